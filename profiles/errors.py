@@ -1,0 +1,121 @@
+"""The one kind of error a user's mistake raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class InputError(ValueError):
+    """A wrong input: names the file, the field, the value found and what was expected.
+
+    The command line prints it as one line and exits with 2; it is never a traceback.
+    """
+
+    def __init__(self, source: str | Path, field: str, value: Any, expected: str) -> None:
+        self.source = str(source)
+        self.field = field
+        self.value = value
+        self.expected = expected
+        super().__init__(f"{self.source}: {field}: got {_shown(value)}, expected {expected}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, Any, str]]:
+        return type(self), (self.source, self.field, self.value, self.expected)
+
+
+def _shown(value: Any, limit: int = 120) -> str:
+    text = value if isinstance(value, _Missing) else repr(value)
+    text = str(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+class _Missing:
+    """Stands for a value that is not there at all."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+    __repr__ = __str__
+
+
+MISSING = _Missing()
+
+
+def parse_model(model: type[Model], data: Any, source: str | Path) -> Model:
+    """Validate `data` as `model`, turning pydantic's report into one InputError."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise input_error(error, source, model) from None
+
+
+def input_error(error: ValidationError, source: str | Path, model: type[BaseModel]) -> InputError:
+    """The first problem pydantic found, in our words."""
+    first = error.errors(include_url=False)[0]
+    field = dotted(first["loc"]) or model.__name__
+    kind, message = first["type"], first["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        known = ", ".join(sorted(known_fields(model, first["loc"][:-1])))
+        return InputError(source, field, first["input"], f"no such field; known fields: {known}")
+    if kind == "missing":
+        return InputError(source, field, MISSING, "a value, it is required")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, FieldError):
+        return InputError(source, cause.field, cause.value, cause.expected)
+    return InputError(source, field, first["input"], message[:1].lower() + message[1:])
+
+
+class FieldError(ValueError):
+    """Raised inside a model's validator to name a field other than the one being validated."""
+
+    def __init__(self, field: str, value: Any, expected: str) -> None:
+        self.field, self.value, self.expected = field, value, expected
+        super().__init__(f"{field}: got {_shown(value)}, expected {expected}")
+
+
+def dotted(location: Iterable[str | int]) -> str:
+    """('engine', 'axes', 0) -> 'engine.axes[0]'."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def known_fields(model: type[BaseModel], location: Iterable[str | int]) -> set[str]:
+    """The field names of the model that sits at `location` inside `model`."""
+    current: Any = model
+    for part in location:
+        fields = getattr(current, "model_fields", {})
+        if part not in fields:
+            continue
+        candidates = [fields[part].annotation, *getattr(fields[part].annotation, "__args__", ())]
+        current = next((c for c in candidates if hasattr(c, "model_fields")), None)
+        if current is None:
+            return set()
+    return set(getattr(current, "model_fields", {}))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that must hold a mapping at its top."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(path, "file", MISSING, "an existing file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(path, "file", str(error), "a readable UTF-8 file") from None
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f"line {where.line + 1}" if where else "file"
+        problem = getattr(error, "problem", None) or str(error)
+        raise InputError(path, line, problem, "valid YAML") from None
+    if not isinstance(data, dict):
+        raise InputError(path, "file", data, "a mapping of fields to values")
+    return data
