@@ -1,0 +1,246 @@
+"""From a workload, settings and step tables to the core's arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.core import state
+from simulator.core.latency import Latency
+from simulator.core.state import Engine
+from simulator.prefix import BlockHashes
+from simulator.step_tables import new_outside
+from simulator.workloads import Workload
+
+INITIAL_STEPS = 8192
+INITIAL_INTERVALS = 16384
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The scheduler's settings with everything resolved: counts, ns, no None."""
+
+    num_gpu_blocks: int
+    max_model_len: int
+    block_size: int = 16
+    null_block: bool = True
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduler_reserve_full_isl: bool = True
+    policy: str = "fcfs"
+    async_scheduling: bool = False
+    host_ns_per_step: int = 0
+    host_ns_per_request: int = 0
+    log_events: bool = False
+
+    @property
+    def num_usable_blocks(self) -> int:
+        return self.num_gpu_blocks - 1 if self.null_block else self.num_gpu_blocks
+
+
+def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
+    """Tokens at which each request is finished: prompt plus output, or max_model_len."""
+    total = workload.num_prompt_tokens.astype(np.int64) + workload.num_output_tokens
+    return np.minimum(total, max_model_len)
+
+
+def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
+    """Requests that can never run, with the reason. Their sessions end with them.
+
+    vLLM's front end refuses a prompt that leaves no room for a token. A request that outgrows the
+    whole pool would make vLLM wait for ever; here it is refused. The last token needs no slot.
+    """
+    prompts = workload.num_prompt_tokens
+    slots = end_num_tokens(workload, settings.max_model_len) - 1
+    blocks = -(-slots // settings.block_size)
+    too_long = prompts >= settings.max_model_len
+    too_large = blocks > settings.num_usable_blocks
+    refused: dict[int, str] = {}
+    for r in np.flatnonzero(too_long | too_large):
+        refused[int(r)] = (
+            f"prompt of {prompts[r]} tokens, max_model_len is {settings.max_model_len}"
+            if too_long[r]
+            else f"needs {blocks[r]} blocks, the pool has {settings.num_usable_blocks}"
+        )
+    if refused and (workload.session_parent >= 0).any():
+        for r, parent in enumerate(workload.session_parent.tolist()):
+            if parent in refused and r not in refused:
+                refused[r] = f"the call before it, {workload.request_ids[parent]}, was refused"
+    return refused
+
+
+def build_engine(
+    workload: Workload,
+    hashes: BlockHashes,
+    settings: EngineSettings,
+    latency: Latency,
+    arrival_ns: NDArray[np.int64] | None = None,
+) -> tuple[Engine, dict[int, str]]:
+    """The engine before its first step, and the requests it refuses with the reasons."""
+    refused = refusals(workload, settings)
+    arrival = workload.arrival_ns if arrival_ns is None else arrival_ns
+    requests = _requests(workload, hashes, settings, arrival, refused)
+    n = len(requests)
+    blocks_needed = -(-(requests.end_num_tokens.astype(np.int64) - 1) // settings.block_size)
+    table_start = np.zeros(n + 1, np.int64)
+    np.cumsum(np.where(requests.status == state.REFUSED, 0, blocks_needed), out=table_start[1:])
+    requests.block_table_start = table_start[:-1]
+
+    kv = state.KVCache(
+        requests=requests,
+        blocks=_blocks(settings.num_usable_blocks),
+        cached_blocks=_cached_blocks(hashes.count),
+        block_table=np.zeros(max(1, int(table_start[-1])), np.int32),
+        block_hashes=hashes.ids,
+        pool=_pool(settings),
+    )
+    roots = np.flatnonzero((workload.session_parent < 0) & (requests.status != state.REFUSED))
+    order = roots[np.argsort(arrival[roots], kind="stable")].astype(np.int32)
+    counters = _one(state.COUNTERS)
+    counters.num_to_come = n - len(refused)
+    queues = state.Queues(
+        running=np.zeros(settings.max_num_seqs + 1, np.int32),
+        preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
+        fresh=np.zeros(n + 1, np.int32),
+        heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
+        arrival_order=order,
+        released=np.zeros(n - len(roots) + 1, np.int32),
+        counters=counters,
+    )
+    depth = 2 if settings.async_scheduling else 1
+    batches = state.Batches(
+        info=_records(depth, state.BATCH),
+        entries=_records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
+    )
+    log = state.Log(
+        steps=_records(INITIAL_STEPS, state.STEP),
+        events=_records(4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT),
+        intervals=_records(INITIAL_INTERVALS + settings.max_num_seqs, state.INTERVAL),
+        sizes=_one(state.LOG_SIZES),
+    )
+    engine = Engine(
+        settings=_settings(settings, depth, int(requests.end_num_tokens.max(initial=1))),
+        kv=kv,
+        queues=queues,
+        batches=batches,
+        latency=latency,
+        outside=new_outside(latency),
+        log=log,
+    )
+    return engine, refused
+
+
+def grow_log(engine: Engine) -> Engine:
+    """Twice the room for what steps leave behind; what is there is kept."""
+    log = engine.log
+    steps = _doubled(log.steps, int(engine.queues.counters[0].num_steps))
+    intervals = _doubled(log.intervals, int(log.sizes[0].num_intervals))
+    events = log.events
+    if engine.settings[0].log_events:
+        events = _doubled(events, int(log.sizes[0].num_events))
+    return engine._replace(log=log._replace(steps=steps, intervals=intervals, events=events))
+
+
+def _doubled(array: state.Records, used: int) -> state.Records:
+    if 2 * used < len(array):
+        return array
+    larger = _records(2 * len(array), array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
+def _records(shape: int | tuple[int, ...], dtype: np.dtype[np.void]) -> state.Records:
+    return np.zeros(shape, dtype).view(np.recarray)
+
+
+def _one(dtype: np.dtype[np.void]) -> state.Records:
+    return _records(1, dtype)
+
+
+def _requests(
+    workload: Workload,
+    hashes: BlockHashes,
+    settings: EngineSettings,
+    arrival: NDArray[np.int64],
+    refused: dict[int, str],
+) -> state.Records:
+    n = len(workload.request_ids)
+    requests = _records(n, state.REQUEST)
+    requests.num_tokens = workload.num_prompt_tokens
+    requests.num_prompt_tokens = workload.num_prompt_tokens
+    requests.end_num_tokens = end_num_tokens(workload, settings.max_model_len)
+    requests.status = state.UNBORN
+    requests.block_hashes_start = hashes.offsets[:-1]
+    requests.arrival_ns = arrival
+    for field in ("queued_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns"):
+        requests[field] = state.NEVER
+    requests.tool_ns = workload.tool_ns
+    requests.next_in_session = state.NONE
+    children = np.flatnonzero(workload.session_parent >= 0)
+    requests.next_in_session[workload.session_parent[children]] = children
+    requests.priority = workload.priority
+    if settings.policy == "priority":
+        requests.id_rank[sorted(range(n), key=workload.request_ids.__getitem__)] = np.arange(n)
+    requests.num_cached_tokens = state.NONE
+    requests.status[list(refused)] = state.REFUSED
+    return requests
+
+
+def _blocks(num_usable_blocks: int) -> state.Records:
+    """All blocks in the free queue, lowest first; the last two records are its sentinels."""
+    n = num_usable_blocks
+    blocks = _records(n + 2, state.BLOCK)
+    head, tail = n, n + 1
+    blocks.block_hash = state.NONE
+    blocks.next_free[:n] = np.arange(1, n + 1)
+    blocks.prev_free[:n] = np.arange(-1, n - 1)
+    blocks.next_free[head], blocks.prev_free[head] = 0, state.NONE
+    blocks.prev_free[0] = head
+    blocks.next_free[n - 1] = tail
+    blocks.prev_free[tail], blocks.next_free[tail] = n - 1, state.NONE
+    return blocks
+
+
+def _cached_blocks(num_hashes: int) -> state.Records:
+    cached = _records(max(1, num_hashes), state.CACHED_BLOCKS)
+    cached.first = state.NONE
+    cached.last = state.NONE
+    return cached
+
+
+def _pool(settings: EngineSettings) -> state.Records:
+    pool = _one(state.POOL)
+    n = settings.num_usable_blocks
+    pool.block_size = settings.block_size
+    pool.num_usable_blocks = pool.num_free_blocks = pool.min_free_blocks = n
+    pool.free_head, pool.free_tail = n, n + 1
+    pool.enable_caching = settings.enable_prefix_caching
+    return pool
+
+
+def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Records:
+    record = _one(state.SETTINGS)
+    for field in (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "enable_chunked_prefill",
+        "long_prefill_token_threshold",
+        "scheduler_reserve_full_isl",
+        "async_scheduling",
+        "host_ns_per_step",
+        "host_ns_per_request",
+        "log_events",
+    ):
+        record[field] = getattr(settings, field)
+    record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
+    record.batch_queue_size = depth
+    # The head of the line computes at least one token a step, so it samples within as many steps as
+    # it has tokens; a few preemptions may make it start over.
+    record.max_steps_without_token = 1000 + 4 * longest
+    return record

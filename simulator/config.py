@@ -1,0 +1,200 @@
+"""What one point is: model, card, engine settings in vLLM's names, workload, profile.
+
+Every model is frozen and refuses unknown fields. Paths in a file are relative to that file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from profiles.card import Card
+from profiles.errors import FieldError, InputError, parse_model, read_yaml
+from profiles.model import ModelConfig
+from simulator.workloads import WorkloadConfig
+
+Int = Annotated[int, Field(strict=True)]
+Positive = Annotated[int, Field(strict=True, ge=1)]
+Flag = Annotated[bool, Field(strict=True)]
+Milliseconds = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+FinitePositive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+# CUDA graph capture sizes of a vLLM that was not told otherwise, for max_num_seqs >= 256.
+DEFAULT_CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineConfig(Frozen):
+    """Engine settings, in vLLM's names and with vLLM's meaning.
+
+    Defaults are vLLM 0.19's on a GPU, with the smaller batch limits it uses below 70 GB of memory.
+    """
+
+    block_size: Positive = 16
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.9
+    num_gpu_blocks_override: Annotated[int, Field(strict=True, ge=2)] | None = None
+    max_num_seqs: Positive = 256
+    max_num_batched_tokens: Positive = 2048
+    max_model_len: Annotated[int, Field(strict=True, ge=2)] | None = None
+    enable_prefix_caching: Flag = True
+    enable_chunked_prefill: Flag = True
+    long_prefill_token_threshold: Annotated[int, Field(strict=True, ge=0)] = 0
+    scheduler_reserve_full_isl: Flag = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: Flag = True
+    tensor_parallel_size: Literal[1] = 1
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
+    null_block: Flag = True
+    """vLLM keeps block 0 for itself. False hands out every block, as LLMServingSim does."""
+
+    @model_validator(mode="after")
+    def _as_vllm_checks_it(self) -> Self:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise FieldError(
+                "engine.max_num_batched_tokens",
+                self.max_num_batched_tokens,
+                f"at least max_num_seqs ({self.max_num_seqs})",
+            )
+        return self
+
+    def resolved_max_model_len(self, model: ModelConfig) -> int:
+        """max_model_len, or the model's own limit."""
+        return self.max_model_len or model.max_position_embeddings
+
+    def check_against(self, model: ModelConfig, source: str | Path) -> None:
+        """The rules that need the model's length; raises InputError."""
+        length = self.resolved_max_model_len(model)
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
+            raise InputError(
+                source,
+                "engine.max_num_batched_tokens",
+                self.max_num_batched_tokens,
+                f"at least max_model_len ({length}), because chunked prefill is off",
+            )
+        if self.long_prefill_token_threshold > length:
+            raise InputError(
+                source,
+                "engine.long_prefill_token_threshold",
+                self.long_prefill_token_threshold,
+                f"at most max_model_len ({length})",
+            )
+
+
+class Overhead(Frozen):
+    """What a step costs beside its kernels. All zero and off by default.
+
+    With CUDA graphs vLLM runs a step in one of three ways: a batch of decodes up to the largest
+    capture size replays a full graph; other batches up to that size run piecewise; larger ones run
+    without graphs. Each may have its own time, which is added to the tables' and may be negative.
+    `pad_to_capture_size` looks dense layers up at the capture size the batch is padded to.
+    Host time delays the start of a step: it adds to the step under synchronous scheduling and hides
+    behind the step before it under asynchronous scheduling.
+    """
+
+    cudagraph_mode: Literal["NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] = (
+        "FULL_AND_PIECEWISE"
+    )
+    cudagraph_capture_sizes: tuple[Positive, ...] = DEFAULT_CAPTURE_SIZES
+    from_recorded_run: Flag = False
+    """Take mode, capture sizes and async_scheduling from `recorded_run`'s configuration."""
+    pad_to_capture_size: Flag = False
+    full_graph_ms: Milliseconds = 0.0
+    piecewise_ms: Milliseconds = 0.0
+    no_graph_ms: Milliseconds = 0.0
+    host_ms_per_step: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    host_ms_per_request: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+
+
+class LinearLaw(Frozen):
+    """A step's duration without tables, in ns:
+
+    base + per_token x tokens + per_kv_token x (tokens read and written by attention)
+    + per_request x requests. The law of the recorded scheduler scenarios.
+    """
+
+    base_ns: Annotated[int, Field(strict=True, ge=0)]
+    per_token_ns: Annotated[int, Field(strict=True, ge=0)] = 0
+    per_kv_token_ns: Annotated[int, Field(strict=True, ge=0)] = 0
+    per_request_ns: Annotated[int, Field(strict=True, ge=0)] = 0
+
+
+class ProfileConfig(Frozen):
+    """Where step durations come from; exactly one of the three.
+
+    bundle: the folder of one variant, .../<card>/<model>/<variant>.
+    bundles: the folder above all cards; card, model and variant follow the point.
+    linear: a law instead of tables.
+    """
+
+    bundle: Path | None = None
+    bundles: Path | None = None
+    linear: LinearLaw | None = None
+    unfitted_skew: Literal["zero", "pooled"] = "zero"
+    """Decode batches of unequal lengths that no fitted bucket covers: no correction, or the pooled
+    coefficient of the same bundle."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [n for n in ("bundle", "bundles", "linear") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise FieldError("profile", given or None, "exactly one of bundle, bundles, linear")
+        return self
+
+
+def _model_config(value: Any) -> Any:
+    """A model is a mapping, or the path of a Hugging Face config.json."""
+    return value
+
+
+class Point(Frozen):
+    """One simulation."""
+
+    model: ModelConfig
+    card: Card
+    engine: EngineConfig = EngineConfig()
+    workload: WorkloadConfig
+    profile: ProfileConfig
+    overhead: Overhead = Overhead()
+    arrivals: Literal["workload", "recorded"] = "workload"
+    """When requests arrive: as the workload says, or as `recorded_run` queued them."""
+    recorded_run: Path | None = None
+    check_invariants: Flag = False
+    """Check the engine's invariants after every step. Slow."""
+
+    @model_validator(mode="after")
+    def _recording_is_named(self) -> Self:
+        asked = (
+            "arrivals: recorded"
+            if self.arrivals == "recorded"
+            else "overhead.from_recorded_run"
+            if self.overhead.from_recorded_run
+            else None
+        )
+        if asked and self.recorded_run is None:
+            raise FieldError("recorded_run", None, f"a recorded run's folder, because of {asked}")
+        return self
+
+
+def load_point(path: Path) -> Point:
+    """Read a point from YAML. Raises InputError."""
+    return point_from_mapping(read_yaml(path), path.parent, path)
+
+
+def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> Point:
+    """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
+    data = dict(data)
+    if isinstance(data.get("model"), str):
+        data["model"] = ModelConfig.from_hf(base / data["model"])
+    for section, fields in (("profile", ("bundle", "bundles")), ("workload", ("jsonl", "csv"))):
+        data[section] = _resolved(data.get(section), fields, base)
+    if isinstance(data.get("recorded_run"), str):
+        data["recorded_run"] = base / data["recorded_run"]
+    point = parse_model(Point, {k: v for k, v in data.items() if v is not None}, source)
+    point.engine.check_against(point.model, source)
+    return point

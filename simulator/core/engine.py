@@ -1,0 +1,142 @@
+"""The engine loop: vLLM's EngineCore with a queue of batches.
+
+`batch_queue_size` batches may be formed before the oldest has run. With 1 that is synchronous
+scheduling: form, run, apply, repeat. With 2 it is asynchronous scheduling: batch k+2 is formed when
+the output of batch k has been applied, which is when batch k+1 starts on the device, so the host's
+work hides behind the device's. With more it is what pipeline stages need.
+
+A step's host time delays its start: start = max(formed + host time, device free). Under synchronous
+scheduling the device is free when a batch is formed, so host time adds to the step.
+"""
+
+from __future__ import annotations
+
+from simulator.core.arrivals import next_arrival_ns, take_arrivals
+from simulator.core.jit import compiled, entry
+from simulator.core.latency import step_ns
+from simulator.core.log import log_is_full, log_schedule, log_update
+from simulator.core.scheduler import schedule, update_from_output
+from simulator.core.state import DONE, FOREVER, LIVELOCK, LOG_FULL, REACHED_UNTIL, STUCK
+
+
+@entry
+def advance(engine, until_ns, max_steps):
+    """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
+
+    Returns DONE, REACHED_UNTIL (also after max_steps), LOG_FULL (make room and call again), STUCK
+    (requests wait and nothing can ever help them) or LIVELOCK (steps without end and no token).
+    Calling again continues exactly where the last call stopped.
+    """
+    settings = engine.settings[0]
+    queues = engine.queues
+    counters = queues.counters[0]
+    last_step = counters.num_steps + max_steps
+    while True:
+        if not counters.must_wait:
+            if counters.num_batches == 0 and not has_requests(settings, counters):
+                arrival_ns = next_arrival_ns(queues, engine.kv.requests)
+                if arrival_ns == FOREVER:
+                    return DONE
+                if arrival_ns >= until_ns:
+                    return REACHED_UNTIL
+                counters.now_ns = max(counters.now_ns, arrival_ns)
+            if counters.now_ns >= until_ns or counters.num_steps >= last_step:
+                return REACHED_UNTIL
+            if log_is_full(engine):
+                return LOG_FULL
+            take_arrivals(queues, engine.kv.requests, settings.policy)
+            if has_requests(settings, counters):
+                num_tokens = form_batch(engine)
+                if num_tokens == 0 and counters.num_batches == 1 and counters.num_unfinished > 0:
+                    return STUCK
+                if (
+                    num_tokens > 0
+                    and counters.num_batches < settings.batch_queue_size
+                    and oldest(engine).end_ns > counters.now_ns
+                ):
+                    continue
+            counters.must_wait = counters.num_batches > 0
+        else:
+            if oldest(engine).end_ns >= until_ns:
+                return REACHED_UNTIL
+            apply_oldest_batch(engine)
+            counters.must_wait = 0
+            if counters.steps_without_token > settings.max_steps_without_token:
+                return LIVELOCK
+
+
+@compiled
+def has_requests(settings, counters):
+    """Whether vLLM would form a batch.
+
+    Under asynchronous scheduling it forms an empty one after the last request finished, to tell the
+    workers; under synchronous scheduling that has no effect and is left out.
+    """
+    return counters.num_unfinished > 0 or (
+        settings.async_scheduling and counters.finished_to_report
+    )
+
+
+@compiled
+def oldest(engine):
+    return engine.batches.info[engine.queues.counters[0].oldest_batch]
+
+
+@compiled
+def form_batch(engine):
+    """Schedule, and put the batch behind the others. Returns its number of tokens."""
+    settings = engine.settings[0]
+    counters = engine.queues.counters[0]
+    pool = engine.kv.pool[0]
+    slot = (counters.oldest_batch + counters.num_batches) % settings.batch_queue_size
+    batch = engine.batches.info[slot]
+    queries = pool.queries
+    hits = pool.hits
+    preempted_queries = pool.preempted_queries
+    preempted_hits = pool.preempted_hits
+
+    schedule(engine, slot)
+    counters.finished_to_report = 0
+    counters.num_batches += 1
+    batch.step = counters.num_steps
+    start_ns = counters.now_ns
+    batch.end_ns = counters.now_ns
+    if batch.num_tokens > 0:
+        host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
+        start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+        batch.end_ns = start_ns + step_ns(
+            engine.latency,
+            engine.outside,
+            batch.num_tokens,
+            batch.num_requests,
+            batch.prefill_chunk,
+            batch.kv_prefill,
+            batch.num_decodes,
+            batch.kv_decode_sum,
+            batch.kv_decode_max,
+            batch.kv_decode_min,
+        )
+        counters.device_free_ns = batch.end_ns
+
+    log_schedule(engine, slot, start_ns)
+    step = engine.log.steps[counters.num_steps]
+    step.prefix_queries = pool.queries - queries
+    step.prefix_hits = pool.hits - hits
+    step.preempted_queries = pool.preempted_queries - preempted_queries
+    step.preempted_hits = pool.preempted_hits - preempted_hits
+    counters.num_steps += 1
+    return batch.num_tokens
+
+
+@compiled
+def apply_oldest_batch(engine):
+    """Wait for the oldest batch and take in its output."""
+    counters = engine.queues.counters[0]
+    slot = counters.oldest_batch
+    counters.now_ns = max(counters.now_ns, engine.batches.info[slot].end_ns)
+    num_sampled, num_finished = update_from_output(engine, slot)
+    counters.steps_without_token = 0 if num_sampled > 0 else counters.steps_without_token + 1
+    log_update(engine, slot, num_sampled, num_finished)
+    counters.num_updates += 1
+    counters.oldest_batch = (slot + 1) % engine.settings[0].batch_queue_size
+    counters.num_batches -= 1

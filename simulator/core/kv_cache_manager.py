@@ -1,0 +1,133 @@
+"""Blocks of requests: the longest hit, the whole-sequence gate, slots for new tokens, freeing.
+
+The hit cap: at most num_tokens - 1 tokens may come from the cache, because the last token has to be
+computed to get logits; as hits are whole blocks, a prompt of exactly k blocks recomputes its last one.
+"""
+
+from __future__ import annotations
+
+from simulator.core.block_pool import (
+    cache_block,
+    get_cached_block,
+    get_new_block,
+    release,
+    touch,
+)
+from simulator.core.jit import compiled
+from simulator.core.state import NONE
+
+
+@compiled
+def cdiv(a, b):
+    return (a + b - 1) // b
+
+
+@compiled
+def find_longest_cache_hit(kv, request):
+    """Write the hit blocks to the head of the request's block table; return how many they are.
+
+    The table entries mean nothing until `allocate_slots_for_admission` makes them the request's own.
+    """
+    pool = kv.pool[0]
+    if not pool.enable_caching:
+        return 0
+    max_hit_blocks = (request.num_tokens - 1) // pool.block_size
+    num_hit_blocks = 0
+    while num_hit_blocks < max_hit_blocks:
+        b = get_cached_block(kv, kv.block_hashes[request.block_hashes_start + num_hit_blocks])
+        if b == NONE:
+            break
+        kv.block_table[request.block_table_start + num_hit_blocks] = b
+        num_hit_blocks += 1
+    if request.num_preemptions > 0:
+        pool.preempted_queries += request.num_tokens
+        pool.preempted_hits += num_hit_blocks * pool.block_size
+    else:
+        pool.queries += request.num_tokens
+        pool.hits += num_hit_blocks * pool.block_size
+    return num_hit_blocks
+
+
+@compiled
+def num_evictable_blocks(kv, request, num_hit_blocks):
+    """Hit blocks that sit in the free queue: taking them uses up capacity too."""
+    count = 0
+    for i in range(num_hit_blocks):
+        if kv.blocks[kv.block_table[request.block_table_start + i]].ref_cnt == 0:
+            count += 1
+    return count
+
+
+@compiled
+def allocate_slots(kv, request, num_new_tokens):
+    """Slots for the next tokens of a running request.
+
+    Returns the number of new blocks, or NONE if they do not fit (and nothing changed).
+    """
+    pool = kv.pool[0]
+    num_tokens = request.num_computed_tokens + num_new_tokens
+    num_new_blocks = 0
+    if num_tokens > request.num_blocks * pool.block_size:
+        num_new_blocks = cdiv(num_tokens, pool.block_size) - request.num_blocks
+        if num_new_blocks > pool.num_free_blocks:
+            pool.failed_allocations += 1
+            return NONE
+        append_new_blocks(kv, request, num_new_blocks)
+    cache_full_blocks(kv, request, min(num_tokens, request.num_tokens))
+    return num_new_blocks
+
+
+@compiled
+def can_admit(kv, request, num_hit_blocks, num_new_tokens, reserve_full_isl, max_model_len):
+    """Whether a waiting request fits: its whole sequence if that is reserved, and its first chunk."""
+    pool = kv.pool[0]
+    usable = pool.num_free_blocks - num_evictable_blocks(kv, request, num_hit_blocks)
+    num_tokens = num_hit_blocks * pool.block_size + num_new_tokens
+    if reserve_full_isl:
+        num_tokens = max(num_tokens, min(request.num_tokens, max_model_len))
+    fits = cdiv(num_tokens, pool.block_size) - num_hit_blocks <= usable
+    if not fits:
+        pool.failed_allocations += 1
+    return fits
+
+
+@compiled
+def allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens):
+    """Give an admitted request its hit blocks and new ones for its first chunk; `can_admit` held."""
+    pool = kv.pool[0]
+    for i in range(num_hit_blocks):
+        touch(kv, kv.block_table[request.block_table_start + i])
+    request.num_blocks = num_hit_blocks
+    request.num_cached_blocks = num_hit_blocks
+    num_tokens = num_hit_blocks * pool.block_size + num_new_tokens
+    append_new_blocks(kv, request, cdiv(num_tokens, pool.block_size) - num_hit_blocks)
+    cache_full_blocks(kv, request, min(num_tokens, request.num_tokens))
+
+
+@compiled
+def append_new_blocks(kv, request, num_new_blocks):
+    for _ in range(num_new_blocks):
+        kv.block_table[request.block_table_start + request.num_blocks] = get_new_block(kv)
+        request.num_blocks += 1
+
+
+@compiled
+def cache_full_blocks(kv, request, num_tokens):
+    """Index the request's blocks that are full once `num_tokens` of its tokens are computed."""
+    pool = kv.pool[0]
+    if num_tokens < (request.num_cached_blocks + 1) * pool.block_size or not pool.enable_caching:
+        return
+    num_full_blocks = num_tokens // pool.block_size
+    for i in range(request.num_cached_blocks, num_full_blocks):
+        b = kv.block_table[request.block_table_start + i]
+        cache_block(kv, b, kv.block_hashes[request.block_hashes_start + i])
+    request.num_cached_blocks = num_full_blocks
+
+
+@compiled
+def free(kv, request):
+    """Release all blocks, tail first, so that the head of a prefix is evicted last."""
+    for i in range(request.num_blocks - 1, -1, -1):
+        release(kv, kv.block_table[request.block_table_start + i])
+    request.num_blocks = 0
+    request.num_cached_blocks = 0

@@ -1,0 +1,120 @@
+"""What steps leave behind.
+
+Step records and inter-token times are always kept; who was scheduled with how many tokens, who was
+preempted and who finished only with `log_events`. Compiled code cannot grow an array, so the engine
+stops with LOG_FULL between steps while there is still room for one more.
+"""
+
+from __future__ import annotations
+
+from simulator.core.jit import compiled
+from simulator.core.request_queue import num_waiting
+from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED
+
+
+@compiled
+def log_is_full(engine):
+    """Whether forming and applying another batch might not fit."""
+    log = engine.log
+    sizes = log.sizes[0]
+    settings = engine.settings[0]
+    if engine.queues.counters[0].num_steps >= log.steps.size:
+        return True
+    if sizes.num_intervals + settings.max_num_seqs + 1 > log.intervals.size:
+        return True
+    # A step schedules, preempts and finishes at most max_num_seqs each.
+    return settings.log_events and sizes.num_events + 3 * settings.max_num_seqs > log.events.size
+
+
+@compiled
+def log_inter_token_time(log, ns):
+    """Run-length coded: most requests of a batch waited equally long."""
+    sizes = log.sizes[0]
+    if sizes.num_intervals > 0:
+        last = log.intervals[sizes.num_intervals - 1]
+        if last.ns == ns:
+            last.count += 1
+            return
+    interval = log.intervals[sizes.num_intervals]
+    interval.ns = ns
+    interval.count = 1
+    sizes.num_intervals += 1
+
+
+@compiled
+def log_schedule(engine, slot, start_ns):
+    counters = engine.queues.counters[0]
+    batch = engine.batches.info[slot]
+    step = engine.log.steps[counters.num_steps]
+    step.formed_ns = counters.now_ns
+    step.start_ns = start_ns
+    step.end_ns = batch.end_ns
+    step.kv_prefill = batch.kv_prefill
+    step.kv_decode = batch.kv_decode_sum
+    step.num_requests = batch.num_requests
+    step.num_tokens = batch.num_tokens
+    step.prefill_tokens = batch.prefill_chunk
+    step.num_decodes = batch.num_decodes
+    step.num_admitted = batch.num_admitted
+    step.num_preempted = batch.num_preempted
+    step.running_after_schedule = counters.num_running
+    step.waiting_after_schedule = num_waiting(engine.queues)
+    step.free_after_schedule = engine.kv.pool[0].num_free_blocks
+    if engine.settings[0].log_events:
+        log_batch(engine, slot)
+
+
+@compiled
+def log_batch(engine, slot):
+    sizes = engine.log.sizes[0]
+    for i in range(engine.batches.info[slot].num_requests):
+        entry = engine.batches.entries[slot, i]
+        event = engine.log.events[sizes.num_events]
+        event.step = engine.queues.counters[0].num_steps
+        event.kind = entry.kind
+        event.request = entry.request
+        event.num_scheduled_tokens = entry.num_scheduled_tokens
+        event.num_computed_tokens = entry.num_computed_tokens
+        event.num_new_blocks = entry.num_new_blocks
+        event.samples = entry.samples
+        sizes.num_events += 1
+
+
+@compiled
+def log_update(engine, slot, num_sampled, num_finished):
+    counters = engine.queues.counters[0]
+    pool = engine.kv.pool[0]
+    step = engine.log.steps[engine.batches.info[slot].step]
+    step.update_ns = counters.now_ns
+    step.num_sampled = num_sampled
+    step.num_finished = num_finished
+    step.running_after_update = counters.num_running
+    step.waiting_after_update = num_waiting(engine.queues)
+    step.free_after_update = pool.num_free_blocks
+    step.formed_before_update = counters.num_steps
+
+
+@compiled
+def log_preempted(engine, r):
+    if engine.settings[0].log_events:
+        append_event(engine.log, engine.queues.counters[0].num_steps, EVENT_PREEMPTED, r)
+
+
+@compiled
+def log_finished(engine, r):
+    if engine.settings[0].log_events:
+        append_event(engine.log, engine.queues.counters[0].num_updates, EVENT_FINISHED, r)
+
+
+@compiled
+def append_event(log, step, kind, r):
+    sizes = log.sizes[0]
+    event = log.events[sizes.num_events]
+    event.step = step
+    event.kind = kind
+    event.request = r
+    event.num_scheduled_tokens = 0
+    event.num_computed_tokens = 0
+    event.num_new_blocks = 0
+    event.samples = 0
+    sizes.num_events += 1

@@ -1,0 +1,339 @@
+"""vLLM V1's scheduler: one step in two phases, preemption, and taking in a batch's output.
+
+There is no prefill phase and no decode phase. Each request has tokens (prompt and output so far) and
+computed tokens; a step hands out its token budget so that the second number catches up with the first.
+
+A. Running requests, in order. One that does not fit preempts from the tail of `running` (fcfs) or the
+   one that comes last by priority, until it fits or has preempted itself.
+B. Only if nobody was preempted: waiting requests, until one cannot be admitted. Never preempts.
+
+Deliberate differences from vLLM, neither of which changes a decision: requests that can never fit are
+refused before they reach the scheduler (vLLM would wait for ever), and there are no encoder inputs,
+LoRAs, speculative tokens or KV connectors.
+"""
+
+from __future__ import annotations
+
+from simulator.core import kv_cache_manager as kv_cache
+from simulator.core.arrivals import release_next_call
+from simulator.core.jit import compiled
+from simulator.core.log import (
+    log_finished,
+    log_inter_token_time,
+    log_preempted,
+)
+from simulator.core.request_queue import (
+    comes_before,
+    num_waiting,
+    peek_request,
+    pop_request,
+    prepend_request,
+    remove_preempted_request,
+)
+from simulator.core.state import (
+    FCFS,
+    FINISHED,
+    NEVER,
+    NONE,
+    PREEMPTED,
+    RUNNING,
+    SCHEDULED_NEW,
+    SCHEDULED_RESUMED,
+    SCHEDULED_RUNNING,
+)
+
+
+@compiled
+def schedule(engine, slot):
+    """Form a batch in `slot`. Its requests' num_computed_tokens advance at once."""
+    batch = engine.batches.info[slot]
+    batch.num_requests = 0
+    batch.num_admitted = 0
+    batch.num_preempted = 0
+    budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
+    if batch.num_preempted == 0:
+        schedule_waiting(engine, slot, budget)
+    update_after_schedule(engine, slot)
+
+
+@compiled
+def schedule_running(engine, slot, budget):
+    """Phase A. Returns the token budget left."""
+    settings = engine.settings[0]
+    kv = engine.kv
+    running = engine.queues.running
+    counters = engine.queues.counters[0]
+    batch = engine.batches.info[slot]
+    i = 0
+    while i < counters.num_running and budget > 0:
+        r = running[i]
+        request = kv.requests[r]
+        if (
+            request.num_output_placeholders > 0
+            and request.num_computed_tokens + 2 - request.num_output_placeholders
+            >= request.end_num_tokens
+        ):
+            i += 1  # its last token is in flight
+            continue
+        num_new_tokens = (
+            request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+        )
+        if 0 < settings.long_prefill_token_threshold < num_new_tokens:
+            num_new_tokens = settings.long_prefill_token_threshold
+        num_new_tokens = min(num_new_tokens, budget)
+        num_new_tokens = min(
+            num_new_tokens, settings.max_model_len - 1 - request.num_computed_tokens
+        )
+        if num_new_tokens == 0:
+            i += 1
+            continue
+
+        num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
+        while num_new_blocks == NONE:
+            victim_position = position_to_preempt(engine)
+            victim = running[victim_position]
+            remove_at(running, counters.num_running, victim_position)
+            counters.num_running -= 1
+            given_back = unschedule(engine, slot, victim)
+            if given_back > 0:
+                budget += given_back
+                i -= 1
+            preempt(engine, slot, victim)
+            if victim == r:
+                break
+            num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
+        if num_new_blocks == NONE:
+            break
+
+        add_to_batch(engine.batches, slot, r, num_new_tokens, request, num_new_blocks)
+        budget -= num_new_tokens
+        i += 1
+    return budget
+
+
+@compiled
+def schedule_waiting(engine, slot, budget):
+    """Phase B. The first request that cannot be admitted ends it."""
+    settings = engine.settings[0]
+    kv = engine.kv
+    queues = engine.queues
+    counters = queues.counters[0]
+    batch = engine.batches.info[slot]
+    while budget > 0 and num_waiting(queues) > 0:
+        if counters.num_running == settings.max_num_seqs:
+            break
+        r = peek_request(queues)
+        request = kv.requests[r]
+        num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
+        num_hit_tokens = num_hit_blocks * kv.pool[0].block_size
+        num_new_tokens = request.num_tokens - num_hit_tokens
+        if 0 < settings.long_prefill_token_threshold < num_new_tokens:
+            num_new_tokens = settings.long_prefill_token_threshold
+        if not settings.enable_chunked_prefill and num_new_tokens > budget:
+            break
+        num_new_tokens = min(num_new_tokens, budget)
+        if not kv_cache.can_admit(
+            kv,
+            request,
+            num_hit_blocks,
+            num_new_tokens,
+            settings.scheduler_reserve_full_isl,
+            settings.max_model_len,
+        ):
+            break
+        kv_cache.allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens)
+
+        pop_request(queues, kv.requests)
+        queues.running[counters.num_running] = r
+        counters.num_running += 1
+        kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
+        request.status = RUNNING
+        request.num_computed_tokens = num_hit_tokens
+        if request.num_cached_tokens == NONE:
+            request.num_cached_tokens = num_hit_tokens
+            request.first_scheduled_ns = counters.now_ns
+        counters.admissions += 1
+        counters.hit_tokens_all_admissions += num_hit_tokens
+        add_to_batch(engine.batches, slot, r, num_new_tokens, request, request.num_blocks)
+        engine.batches.entries[slot, batch.num_requests - 1].kind = kind
+        batch.num_admitted += 1
+        budget -= num_new_tokens
+
+
+@compiled
+def add_to_batch(batches, slot, r, num_new_tokens, request, num_new_blocks):
+    batch = batches.info[slot]
+    entry = batches.entries[slot, batch.num_requests]
+    entry.request = r
+    entry.num_scheduled_tokens = num_new_tokens
+    entry.num_computed_tokens = request.num_computed_tokens
+    entry.num_new_blocks = num_new_blocks
+    entry.kind = SCHEDULED_RUNNING
+    batch.num_requests += 1
+
+
+@compiled
+def position_to_preempt(engine):
+    """Where in `running` the next victim is: the tail, or whoever comes last by priority.
+
+    By priority, the order is (priority, arrival) and the first in `running` among equals.
+    """
+    counters = engine.queues.counters[0]
+    if engine.settings[0].policy == FCFS:
+        return counters.num_running - 1
+    running = engine.queues.running
+    position = 0
+    for i in range(1, counters.num_running):
+        worst = engine.kv.requests[running[position]]
+        request = engine.kv.requests[running[i]]
+        if request.priority > worst.priority or (
+            request.priority == worst.priority and request.arrival_ns > worst.arrival_ns
+        ):
+            position = i
+    return position
+
+
+@compiled
+def unschedule(engine, slot, r):
+    """Take a request out of the batch being formed. Returns the tokens it gives back (0: not in it)."""
+    batch = engine.batches.info[slot]
+    for i in range(batch.num_requests):
+        entry = engine.batches.entries[slot, i]
+        if entry.request == r:
+            num_tokens = entry.num_scheduled_tokens
+            for j in range(i, batch.num_requests - 1):
+                engine.batches.entries[slot, j] = engine.batches.entries[slot, j + 1]
+            batch.num_requests -= 1
+            return num_tokens
+    return 0
+
+
+@compiled
+def preempt(engine, slot, r):
+    """Blocks go, their hashes stay; the request starts over from the head of the queue."""
+    request = engine.kv.requests[r]
+    kv_cache.free(engine.kv, request)
+    request.status = PREEMPTED
+    request.num_computed_tokens = 0
+    request.num_preemptions += 1
+    prepend_request(engine.queues, engine.kv.requests, engine.settings[0].policy, r)
+    engine.queues.counters[0].num_preemptions += 1
+    engine.batches.info[slot].num_preempted += 1
+    log_preempted(engine, r)
+
+
+@compiled
+def update_after_schedule(engine, slot):
+    """Advance the batch's requests, mark who samples, and sum up what the latency model needs."""
+    batches = engine.batches
+    batch = batches.info[slot]
+    asynchronous = engine.settings[0].async_scheduling
+    num_tokens = 0
+    prefill_chunk = 0
+    kv_prefill = 0
+    num_decodes = 0
+    kv_sum = 0
+    kv_max = 0
+    kv_min = 0
+    for i in range(batch.num_requests):
+        entry = batches.entries[slot, i]
+        request = engine.kv.requests[entry.request]
+        request.num_computed_tokens += entry.num_scheduled_tokens
+        entry.samples = (
+            request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
+        )
+        if asynchronous and entry.samples:
+            request.num_output_placeholders += 1
+        num_tokens += entry.num_scheduled_tokens
+        if entry.num_scheduled_tokens > 1:
+            prefill_chunk += entry.num_scheduled_tokens
+            kv_prefill += entry.num_computed_tokens
+        else:
+            kv_len = entry.num_computed_tokens
+            kv_sum += kv_len
+            kv_max = max(kv_max, kv_len)
+            kv_min = kv_len if num_decodes == 0 else min(kv_min, kv_len)
+            num_decodes += 1
+    batch.num_tokens = num_tokens
+    batch.prefill_chunk = prefill_chunk
+    batch.kv_prefill = kv_prefill
+    batch.num_decodes = num_decodes
+    batch.kv_decode_sum = kv_sum
+    batch.kv_decode_max = kv_max
+    batch.kv_decode_min = kv_min
+
+
+@compiled
+def update_from_output(engine, slot):
+    """The batch has run: its requests get their tokens, those with enough are finished.
+
+    Returns (tokens sampled, requests finished).
+    """
+    batches = engine.batches
+    kv = engine.kv
+    counters = engine.queues.counters[0]
+    batch = batches.info[slot]
+    asynchronous = engine.settings[0].async_scheduling
+    now_ns = counters.now_ns
+    num_sampled = 0
+    num_finished = 0
+    for i in range(batch.num_requests):
+        entry = batches.entries[slot, i]
+        request = kv.requests[entry.request]
+        if not entry.samples or request.status == FINISHED:
+            continue
+        num_sampled += 1
+        request.num_tokens += 1
+        if request.first_token_ns == NEVER:
+            request.first_token_ns = now_ns
+        else:
+            log_inter_token_time(engine.log, now_ns - request.last_token_ns)
+        request.last_token_ns = now_ns
+        if asynchronous:
+            request.num_output_placeholders -= 1
+            if request.status == RUNNING:
+                kv_cache.cache_full_blocks(
+                    kv, request, request.num_computed_tokens - request.num_output_placeholders
+                )
+        if request.num_tokens >= request.end_num_tokens:
+            finish(engine, entry.request)
+            num_finished += 1
+    if num_finished > 0:
+        drop_finished(engine)
+    counters.num_generated_tokens += num_sampled
+    return num_sampled, num_finished
+
+
+@compiled
+def finish(engine, r):
+    counters = engine.queues.counters[0]
+    request = engine.kv.requests[r]
+    if request.status == PREEMPTED:
+        remove_preempted_request(
+            engine.queues, engine.kv.requests, engine.settings[0].policy, r
+        )
+    request.status = FINISHED
+    kv_cache.free(engine.kv, request)
+    counters.num_unfinished -= 1
+    counters.finished_to_report = 1
+    release_next_call(engine.queues, engine.kv.requests, request, counters.now_ns)
+    log_finished(engine, r)
+
+
+@compiled
+def drop_finished(engine):
+    """Take the finished requests out of `running`."""
+    running = engine.queues.running
+    counters = engine.queues.counters[0]
+    kept = 0
+    for i in range(counters.num_running):
+        if engine.kv.requests[running[i]].status == RUNNING:
+            running[kept] = running[i]
+            kept += 1
+    counters.num_running = kept
+
+
+@compiled
+def remove_at(array, size, position):
+    for i in range(position, size - 1):
+        array[i] = array[i + 1]

@@ -1,0 +1,276 @@
+"""The engine's state: numpy record arrays, grouped by role.
+
+`request = kv.requests[r]` is a reference into the array: reading and writing its fields works the
+same in compiled code and in plain Python. Scalars live in one-record arrays (`kv.pool[0]`), because
+compiled code can change an array but not a number it was passed.
+
+Requests, blocks and block hashes are integers. A field ending in `_ns` is integer nanoseconds of
+simulated time; `NEVER` stands for a time that has not come.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.core.latency import Latency
+
+NEVER = -1
+NONE = -1
+FOREVER = np.iinfo(np.int64).max
+
+# Request.status
+UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED = range(6)
+
+# Settings.policy
+FCFS, PRIORITY = range(2)
+
+# What `advance` returns
+DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK = range(5)
+
+# Event.kind
+SCHEDULED_NEW, SCHEDULED_RESUMED, SCHEDULED_RUNNING, EVENT_PREEMPTED, EVENT_FINISHED = range(5)
+
+
+def _record(fields: dict[str, str]) -> np.dtype[np.void]:
+    return np.dtype(list(fields.items()), align=True)
+
+
+REQUEST = _record(
+    {
+        # Touched in every step the request runs: kept in the first 64 bytes, one cache line.
+        "num_tokens": "i4",  # prompt plus output tokens known so far
+        "num_computed_tokens": "i4",
+        "num_output_placeholders": "i4",  # tokens of batches in flight (asynchronous scheduling)
+        "num_blocks": "i4",  # held, in block_table[block_table_start:][:num_blocks]
+        "num_cached_blocks": "i4",  # of those, the leading ones that are in the hash index
+        "num_prompt_tokens": "i4",
+        "end_num_tokens": "i4",  # finished when num_tokens reaches it
+        "status": "i4",
+        "last_token_ns": "i8",
+        "first_token_ns": "i8",
+        "block_table_start": "i8",
+        "block_hashes_start": "i8",
+        # Touched when something happens to it.
+        "arrival_ns": "i8",
+        "queued_ns": "i8",
+        "first_scheduled_ns": "i8",
+        "tool_ns": "i8",
+        "next_in_session": "i4",
+        "priority": "i4",
+        "id_rank": "i4",  # position of its id among all ids sorted as strings
+        "num_preemptions": "i4",
+        "num_cached_tokens": "i4",  # prefix hit at its first admission
+        "_pad": "i4",
+    }
+)
+
+BLOCK = _record(
+    {
+        "ref_cnt": "i4",
+        "block_hash": "i4",  # NONE while it is not in the index
+        "prev_free": "i4",
+        "next_free": "i4",
+        "prev_same_hash": "i4",
+        "next_same_hash": "i4",
+        "used": "i4",  # 1 once it was handed out
+    }
+)
+
+# hash -> the blocks that hold it, first inserted first
+CACHED_BLOCKS = _record({"first": "i4", "last": "i4"})
+
+POOL = _record(
+    {
+        "block_size": "i8",
+        "num_usable_blocks": "i8",
+        "num_free_blocks": "i8",
+        "free_head": "i8",  # sentinels of the free queue, as indices into blocks
+        "free_tail": "i8",
+        "enable_caching": "i8",
+        "min_free_blocks": "i8",
+        "reused_blocks": "i8",  # blocks handed out that somebody had used before
+        "failed_allocations": "i8",
+        "evicted_blocks": "i8",
+        # vLLM's PrefixCacheStats: every lookup, retries of a blocked admission included
+        "queries": "i8",
+        "hits": "i8",
+        "preempted_queries": "i8",
+        "preempted_hits": "i8",
+    }
+)
+
+SETTINGS = _record(
+    {
+        "max_num_seqs": "i8",
+        "max_num_batched_tokens": "i8",
+        "max_model_len": "i8",
+        "enable_chunked_prefill": "i8",
+        "long_prefill_token_threshold": "i8",
+        "scheduler_reserve_full_isl": "i8",
+        "policy": "i8",
+        "async_scheduling": "i8",
+        "batch_queue_size": "i8",
+        "host_ns_per_step": "i8",
+        "host_ns_per_request": "i8",
+        "max_steps_without_token": "i8",
+        "log_events": "i8",
+    }
+)
+
+COUNTERS = _record(
+    {
+        "num_running": "i8",
+        "num_preempted_waiting": "i8",
+        "fresh_head": "i8",  # fresh[fresh_head:fresh_tail] wait for their first admission
+        "fresh_tail": "i8",
+        "heap_size": "i8",
+        "next_arrival": "i8",  # position in arrival_order
+        "num_released": "i8",  # size of the heap of released session calls
+        "num_unfinished": "i8",  # queued or running
+        "num_to_come": "i8",  # neither queued, running, finished nor refused
+        "finished_to_report": "i8",  # vLLM schedules once more to tell workers who finished
+        "now_ns": "i8",
+        "device_free_ns": "i8",
+        "must_wait": "i8",  # the next thing to do is to wait for the oldest batch
+        "oldest_batch": "i8",
+        "num_batches": "i8",
+        "num_steps": "i8",
+        "num_updates": "i8",
+        "steps_without_token": "i8",
+        "num_preemptions": "i8",
+        "num_generated_tokens": "i8",
+        "hit_tokens_all_admissions": "i8",
+        "admissions": "i8",
+    }
+)
+
+BATCH = _record(
+    {
+        "step": "i8",
+        "num_requests": "i8",
+        "num_tokens": "i8",
+        "num_admitted": "i8",
+        "num_preempted": "i8",
+        "prefill_chunk": "i8",
+        "kv_prefill": "i8",
+        "num_decodes": "i8",
+        "kv_decode_sum": "i8",
+        "kv_decode_max": "i8",
+        "kv_decode_min": "i8",
+        "end_ns": "i8",
+    }
+)
+
+BATCH_ENTRY = _record(
+    {
+        "request": "i4",
+        "num_scheduled_tokens": "i4",
+        "num_computed_tokens": "i4",  # before this step
+        "num_new_blocks": "i4",
+        "kind": "i4",
+        "samples": "i4",  # 1: this batch gives it a token
+    }
+)
+
+STEP = _record(
+    {
+        "formed_ns": "i8",
+        "start_ns": "i8",
+        "end_ns": "i8",
+        "update_ns": "i8",
+        "kv_prefill": "i8",
+        "kv_decode": "i8",
+        "num_requests": "i4",
+        "num_tokens": "i4",
+        "prefill_tokens": "i4",
+        "num_decodes": "i4",
+        "num_admitted": "i4",
+        "num_preempted": "i4",
+        "num_sampled": "i4",
+        "num_finished": "i4",
+        "running_after_schedule": "i4",
+        "waiting_after_schedule": "i4",
+        "free_after_schedule": "i4",
+        "running_after_update": "i4",
+        "waiting_after_update": "i4",
+        "free_after_update": "i4",
+        "formed_before_update": "i4",  # steps formed when this one's output was applied
+        "prefix_queries": "i4",
+        "prefix_hits": "i4",
+        "preempted_queries": "i4",
+        "preempted_hits": "i4",
+        "_pad": "i4",
+    }
+)
+
+EVENT = _record(
+    {
+        "step": "i4",
+        "kind": "i4",
+        "request": "i4",
+        "num_scheduled_tokens": "i4",
+        "num_computed_tokens": "i4",
+        "num_new_blocks": "i4",
+        "samples": "i4",
+    }
+)
+
+INTERVAL = _record({"ns": "i8", "count": "i8"})
+
+LOG_SIZES = _record({"num_events": "i8", "num_intervals": "i8"})
+
+Records = NDArray[np.void]
+
+
+class KVCache(NamedTuple):
+    """Who holds which block, and which blocks hold which content."""
+
+    requests: Records  # REQUEST[n]
+    blocks: Records  # BLOCK[num_usable_blocks + 2]: two sentinels last
+    cached_blocks: Records  # CACHED_BLOCKS[number of distinct block hashes]
+    block_table: NDArray[np.int32]
+    block_hashes: NDArray[np.int32]
+    pool: Records  # POOL[1]
+
+
+class Queues(NamedTuple):
+    """Who comes next. Each array holds request indices; sizes are in COUNTERS."""
+
+    running: NDArray[np.int32]
+    preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
+    fresh: NDArray[np.int32]  # fcfs: in order of arrival
+    heap: NDArray[np.int32]  # priority policy: everyone who waits
+    arrival_order: NDArray[np.int32]
+    released: NDArray[np.int32]  # heap of session calls whose arrival became known
+    counters: Records  # COUNTERS[1]
+
+
+class Batches(NamedTuple):
+    """The batches in flight: a ring of `batch_queue_size`."""
+
+    info: Records  # BATCH[batch_queue_size]
+    entries: Records  # BATCH_ENTRY[batch_queue_size, max_num_seqs]
+
+
+class Log(NamedTuple):
+    """What steps leave behind; grown from Python when `advance` returns LOG_FULL."""
+
+    steps: Records  # STEP[...]
+    events: Records  # EVENT[...], empty unless settings.log_events
+    intervals: Records  # INTERVAL[...]: run-length coded inter-token times
+    sizes: Records  # LOG_SIZES[1]
+
+
+class Engine(NamedTuple):
+    """One vLLM instance."""
+
+    settings: Records  # SETTINGS[1]
+    kv: KVCache
+    queues: Queues
+    batches: Batches
+    latency: Latency
+    outside: Records  # latency.OUTSIDE[...]: lookups outside the measured grid
+    log: Log

@@ -1,0 +1,187 @@
+"""Replays a recorded scenario through the engine and puts its steps into the recording's words.
+
+The format is described in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.build import EngineSettings, build_engine
+from simulator.core import state
+from simulator.core.state import Engine
+from simulator.prefix import block_hashes
+from simulator.simulate import run_to_end
+from simulator.step_tables import linear_law
+from simulator.workloads import Workload
+from simulator.workloads.llmservingsim import read_jsonl
+
+MODES = {"sync": ("config.json", "steps.jsonl.gz"), "async": ("async_config.json", "async_steps.jsonl.gz")}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One recorded scenario in one mode."""
+
+    folder: Path
+    mode: str
+
+    @property
+    def config(self) -> dict[str, Any]:
+        data = json.loads((self.folder / MODES[self.mode][0]).read_text())
+        assert isinstance(data, dict)
+        return data
+
+    @property
+    def recorded(self) -> Iterator[dict[str, Any]]:
+        with gzip.open(self.folder / MODES[self.mode][1], "rt") as lines:
+            yield from map(json.loads, lines)
+
+    @property
+    def workload(self) -> Workload:
+        return read_jsonl(self.folder / "workload.jsonl.gz")
+
+
+def scenarios(folder: Path) -> list[Scenario]:
+    """The modes recorded in `folder`."""
+    return [
+        Scenario(folder, mode)
+        for mode, names in MODES.items()
+        if all((folder / name).is_file() for name in names)
+    ]
+
+
+def settings_of(config: dict[str, Any]) -> EngineSettings:
+    copied = (
+        "num_gpu_blocks",
+        "max_model_len",
+        "block_size",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "enable_chunked_prefill",
+        "long_prefill_token_threshold",
+        "scheduler_reserve_full_isl",
+        "policy",
+    )
+    return EngineSettings(
+        **{name: config[name] for name in copied},
+        async_scheduling=config.get("async_scheduling", False),
+        log_events=True,
+    )
+
+
+def replay(scenario: Scenario) -> tuple[Engine, Workload]:
+    """The engine after the scenario's last step."""
+    config, workload = scenario.config, scenario.workload
+    settings = settings_of(config)
+    cost = config["step_cost_ns"]
+    latency = linear_law(
+        base_ns=cost["base"],
+        per_token_ns=cost["per_token"],
+        per_kv_token_ns=cost["per_kv_token"],
+        per_request_ns=cost["per_request"],
+    )
+    hashes = block_hashes(workload, settings.block_size)
+    engine, _ = build_engine(workload, hashes, settings, latency)
+    return run_to_end(engine), workload
+
+
+def simulated(engine: Engine, workload: Workload, mode: str) -> Iterator[dict[str, Any]]:
+    """The engine's steps as lines of a recording."""
+    counters = engine.queues.counters[0]
+    steps = engine.log.steps[: counters.num_steps]
+    by_step = events_by_step(engine, workload)
+    if mode == "sync":
+        for number, step in enumerate(steps):
+            yield sync_line(number, step, by_step[number])
+        return
+    applied = 0
+    for number, step in enumerate(steps):
+        while applied < number and steps[applied].formed_before_update <= number:
+            yield update_line(applied, steps[applied], by_step[applied])
+            applied += 1
+        yield schedule_line(number, step, by_step[number])
+    for number in range(applied, len(steps)):
+        yield update_line(number, steps[number], by_step[number])
+
+
+def events_by_step(engine: Engine, workload: Workload) -> list[dict[str, Any]]:
+    """Who was scheduled, preempted and finished in each step, by request id."""
+    grouped: list[dict[str, Any]] = [
+        {"sched": {}, "new": [], "resumed": [], "new_blocks": {}, "preempted": [],
+         "finished": [], "samples": [], "prefix_hits": {}}
+        for _ in range(engine.queues.counters[0].num_steps)
+    ]  # fmt: skip
+    for event in engine.log.events[: engine.log.sizes[0].num_events].tolist():
+        number, kind, r, num_scheduled, num_computed, num_new_blocks, samples = event
+        request_id, lists = workload.request_ids[r], grouped[number]
+        if kind == state.EVENT_PREEMPTED:
+            lists["preempted"].append(request_id)
+        elif kind == state.EVENT_FINISHED:
+            lists["finished"].append(request_id)
+        else:
+            lists["sched"][request_id] = [num_scheduled, num_computed]
+            lists["new_blocks"][request_id] = num_new_blocks
+            if samples:
+                lists["samples"].append(request_id)
+            if kind == state.SCHEDULED_RUNNING:
+                continue
+            lists["new" if kind == state.SCHEDULED_NEW else "resumed"].append(request_id)
+            if num_computed:
+                lists["prefix_hits"][request_id] = num_computed
+    for lists in grouped:
+        lists["preempted"].sort()
+        lists["resumed"].sort()
+    return grouped
+
+
+def sync_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
+    shown = {k: v for k, v in lists.items() if k != "samples"}
+    return {
+        "step": number,
+        "t_ns": int(step.formed_ns),
+        **shown,
+        "free_after_schedule": int(step.free_after_schedule),
+        "free_after_update": int(step.free_after_update),
+        "running": int(step.running_after_update),
+        "waiting": int(step.waiting_after_update),
+        "pc": [
+            int(step.prefix_queries),
+            int(step.prefix_hits),
+            int(step.preempted_queries),
+            int(step.preempted_hits),
+        ],
+    }
+
+
+def schedule_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
+    shown = ("sched", "new", "resumed", "new_blocks", "preempted", "samples")
+    return {
+        "kind": "schedule",
+        "step": number,
+        "t_ns": int(step.formed_ns),
+        "start_ns": int(step.start_ns),
+        "end_ns": int(step.end_ns),
+        **{name: lists[name] for name in shown},
+        "free": int(step.free_after_schedule),
+        "running": int(step.running_after_schedule),
+        "waiting": int(step.waiting_after_schedule),
+    }
+
+
+def update_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": "update",
+        "step": number,
+        "t_ns": int(step.update_ns),
+        "finished": lists["finished"],
+        "free": int(step.free_after_update),
+        "running": int(step.running_after_update),
+        "waiting": int(step.waiting_after_update),
+    }
