@@ -36,6 +36,7 @@ class EngineSettings:
     async_scheduling: bool = False
     host_ns_per_step: int = 0
     host_ns_per_request: int = 0
+    empty_step_ns: int = 0
     log_events: bool = False
 
     @property
@@ -235,6 +236,7 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "async_scheduling",
         "host_ns_per_step",
         "host_ns_per_request",
+        "empty_step_ns",
         "log_events",
     ):
         record[field] = getattr(settings, field)

@@ -6,7 +6,9 @@ the output of batch k has been applied, which is when batch k+1 starts on the de
 work hides behind the device's. With more it is what pipeline stages need.
 
 A step's host time delays its start: start = max(formed + host time, device free). Under synchronous
-scheduling the device is free when a batch is formed, so host time adds to the step.
+scheduling the device is free when a batch is formed, so host time adds to the step. An empty batch
+takes its place in the queue, but no time on the device (`empty_step_ns`, 0 unless a recorded clock
+counted it).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def advance(engine, until_ns, max_steps):
             take_arrivals(queues, engine.kv.requests, settings.policy)
             if has_requests(settings, counters):
                 num_tokens = form_batch(engine)
-                if num_tokens == 0 and counters.num_batches == 1 and counters.num_unfinished > 0:
+                if num_tokens == 0 and is_stuck(engine):
                     return STUCK
                 if (
                     num_tokens > 0
@@ -78,6 +80,22 @@ def has_requests(settings, counters):
 
 
 @compiled
+def is_stuck(engine):
+    """After an empty batch: whether the next one would be empty too, and so for ever.
+
+    A batch may be empty although work is left: its requests wait for output in flight, or the first
+    to run preempted itself (priority policy).
+    """
+    counters = engine.queues.counters[0]
+    newest = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[0].batch_queue_size
+    return (
+        counters.num_batches == 1
+        and counters.num_unfinished > 0
+        and engine.batches.info[newest].num_preempted == 0
+    )
+
+
+@compiled
 def oldest(engine):
     return engine.batches.info[engine.queues.counters[0].oldest_batch]
 
@@ -99,11 +117,11 @@ def form_batch(engine):
     counters.finished_to_report = 0
     counters.num_batches += 1
     batch.step = counters.num_steps
-    start_ns = counters.now_ns
-    batch.end_ns = counters.now_ns
-    if batch.num_tokens > 0:
-        host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
-        start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+    host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
+    start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+    if batch.num_tokens == 0:
+        batch.end_ns = start_ns + settings.empty_step_ns
+    else:
         batch.end_ns = start_ns + step_ns(
             engine.latency,
             engine.outside,

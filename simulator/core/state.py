@@ -115,6 +115,7 @@ SETTINGS = _record(
         "batch_queue_size": "i8",
         "host_ns_per_step": "i8",
         "host_ns_per_request": "i8",
+        "empty_step_ns": "i8",
         "max_steps_without_token": "i8",
         "log_events": "i8",
     }

@@ -72,6 +72,8 @@ def settings_of(config: dict[str, Any]) -> EngineSettings:
     return EngineSettings(
         **{name: config[name] for name in copied},
         async_scheduling=config.get("async_scheduling", False),
+        # The synchronous recordings' clock counts an empty batch as any other.
+        empty_step_ns=0 if config.get("async_scheduling") else config["step_cost_ns"]["base"],
         log_events=True,
     )
 

@@ -1,0 +1,180 @@
+"""What a run produced, as tables and a summary; written as Parquet and JSON.
+
+Equal inputs give byte-identical files: nothing here depends on time, host or order of execution.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from simulator.core import state
+from simulator.core.state import Engine
+from simulator.workloads import Workload
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Result:
+    """One simulated point."""
+
+    summary: dict[str, Any]
+    requests: pa.Table
+    timeseries: pa.Table
+    steps: pa.Table | None = None
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write summary.json, requests.parquet, timeseries.parquet and, if kept, steps.parquet.
+
+        Each file appears whole or not at all; the summary is written last.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        tables = {"requests": self.requests, "timeseries": self.timeseries, "steps": self.steps}
+        written = []
+        for name, table in tables.items():
+            path = folder / f"{name}.parquet"
+            if table is None:
+                path.unlink(missing_ok=True)
+                continue
+            _write_whole(path, lambda p, t=table: pq.write_table(t, p, compression="zstd"))
+            written.append(path)
+        text = json.dumps(self.summary, indent=2) + "\n"
+        path = folder / "summary.json"
+        _write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
+        return [*written, path]
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) -> pa.Table:
+    """One row a request, in the workload's order. Times in ns, null for what never happened."""
+    r = engine.kv.requests
+    requested = workload.num_output_tokens
+    output = r.num_tokens - r.num_prompt_tokens
+    finished = r.status == state.FINISHED
+    reasons = [refused.get(i) for i in range(len(r))]
+    never = NEVER_RUN
+    return pa.table(
+        {
+            "request_id": pa.array(workload.request_ids, pa.string()),
+            "arrival_ns": _nullable(r.arrival_ns, r.status == state.REFUSED, roots_of(workload)),
+            "queued_ns": _nullable(r.queued_ns, r.queued_ns == never),
+            "first_scheduled_ns": _nullable(r.first_scheduled_ns, r.first_scheduled_ns == never),
+            "first_token_ns": _nullable(r.first_token_ns, r.first_token_ns == never),
+            "last_token_ns": _nullable(r.last_token_ns, r.last_token_ns == never),
+            "prompt_tokens": np.ascontiguousarray(r.num_prompt_tokens),
+            "requested_output_tokens": requested,
+            "output_tokens": output,
+            "hit_tokens_gpu": np.maximum(r.num_cached_tokens, 0),
+            "preemptions": np.ascontiguousarray(r.num_preemptions),
+            "finished": finished,
+            "capped": finished & (output < requested),
+            "refused": pa.array(reasons, pa.string()),
+        }
+    )
+
+
+NEVER_RUN = state.NEVER
+
+
+def roots_of(workload: Workload) -> NDArray[np.bool_]:
+    """Requests whose arrival the workload knows: all but the later calls of a session."""
+    return workload.session_parent < 0
+
+
+def _nullable(
+    values: NDArray[np.int64], missing: NDArray[np.bool_], known: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    mask = missing if known is None else missing & ~known
+    return pa.array(np.ascontiguousarray(values), pa.int64(), mask=np.ascontiguousarray(mask))
+
+
+def timeseries_table(engine: Engine) -> pa.Table:
+    """One row a simulated second, as vLLM's statistics logger reports it.
+
+    Row t covers (t-1, t]: prompt tokens of the requests whose first token fell in it and generated
+    tokens, per second; requests running and waiting and the share of KV blocks in use as the last
+    step that ended by t left them.
+    """
+    counters = engine.queues.counters[0]
+    steps = engine.log.steps[: counters.num_updates]
+    update_ns = np.ascontiguousarray(steps.update_ns)
+    end_ns = int(update_ns[-1]) if len(update_ns) else 0
+    seconds = -(-end_ns // SECOND)
+    ticks = np.arange(1, seconds + 1, dtype=np.int64)
+    first = engine.kv.requests.first_token_ns
+    got_first = first != state.NEVER
+    prompts = engine.kv.requests.num_prompt_tokens[got_first]
+
+    last_step = np.searchsorted(update_ns, ticks * SECOND, side="right") - 1
+    seen = last_step >= 0
+    at = np.maximum(last_step, 0)
+    usable = int(engine.kv.pool[0].num_usable_blocks)
+
+    def as_left(values: NDArray[Any], before: float) -> NDArray[Any]:
+        values = values[at] if len(values) else np.zeros(len(ticks))
+        return np.where(seen, values, before)
+
+    return pa.table(
+        {
+            "t_s": ticks,
+            "prompt_throughput": _per_second(first[got_first], prompts, seconds),
+            "generation_throughput": _per_second(update_ns, steps.num_sampled, seconds),
+            "running": as_left(steps.running_after_update, 0).astype(np.int64),
+            "waiting": as_left(steps.waiting_after_update, 0).astype(np.int64),
+            "kv_cache_usage": as_left(1.0 - steps.free_after_update / usable, 0.0),
+        }
+    )
+
+
+def _per_second(
+    at_ns: NDArray[np.int64], amounts: NDArray[Any], seconds: int
+) -> NDArray[np.float64]:
+    second = np.maximum(-(-at_ns // SECOND) - 1, 0)
+    return np.bincount(second, weights=amounts, minlength=seconds).astype(np.float64)
+
+
+def steps_table(engine: Engine, workload: Workload) -> pa.Table:
+    """One row a step; the requests of its batch, in order, as lists. Needs logged events."""
+    counters = engine.queues.counters[0]
+    steps = engine.log.steps[: counters.num_steps]
+    events = engine.log.events[: engine.log.sizes[0].num_events]
+    ids = pa.array(workload.request_ids, pa.string())
+    scheduled = events.kind <= state.SCHEDULED_RUNNING
+    plain = [name for name in state.STEP.names or () if not name.startswith("_")]
+    columns: dict[str, Any] = {"step": np.arange(len(steps), dtype=np.int64)}
+    columns |= {name: np.ascontiguousarray(steps[name]) for name in plain}
+
+    def listed(chosen: NDArray[np.bool_], field: str) -> pa.Array:
+        some = events[chosen]
+        order = np.argsort(some.step, kind="stable")
+        some = some[order]
+        offsets = np.searchsorted(some.step, np.arange(len(steps) + 1)).astype(np.int32)
+        values = np.ascontiguousarray(some[field])
+        items = ids.take(pa.array(values)) if field == "request" else pa.array(values)
+        return pa.ListArray.from_arrays(pa.array(offsets), items)
+
+    columns["requests"] = listed(scheduled, "request")
+    columns["scheduled_tokens"] = listed(scheduled, "num_scheduled_tokens")
+    columns["computed_tokens"] = listed(scheduled, "num_computed_tokens")
+    columns["new_blocks"] = listed(scheduled, "num_new_blocks")
+    columns["preempted"] = listed(events.kind == state.EVENT_PREEMPTED, "request")
+    columns["finished"] = listed(events.kind == state.EVENT_FINISHED, "request")
+    return pa.table(columns)
