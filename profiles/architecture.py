@@ -1,0 +1,94 @@
+"""The order of layers of a model family, as data: `architectures/<model_type>.yaml`.
+
+The names of the layers are those of the measured tables. A block is pre_attn, post_attn and one of
+mlp_dense and mlp_moe; prologue and head run once a step.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from profiles.errors import FieldError, InputError, parse_model, read_yaml
+
+FOLDER = Path(__file__).parent / "architectures"
+
+Table = Literal["dense", "per_sequence", "attention", "moe"]
+SECTIONS = ("prologue", "pre_attn", "post_attn", "mlp_dense", "mlp_moe", "head")
+BLOCK_SECTIONS = ("pre_attn", "post_attn", "mlp_dense", "mlp_moe")
+
+
+class Architecture(BaseModel):
+    """Which layers one step runs, in order, and which table each is measured in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    prologue: tuple[str, ...]
+    pre_attn: tuple[str, ...]
+    post_attn: tuple[str, ...]
+    mlp_dense: tuple[str, ...] = ()
+    mlp_moe: tuple[str, ...] = ()
+    head: tuple[str, ...]
+    tables: dict[Table, tuple[str, ...]]
+    tp_stable: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Architecture:
+        measured = [layer for layers in self.tables.values() for layer in layers]
+        for section in SECTIONS:
+            for layer in getattr(self, section):
+                if measured.count(layer) != 1:
+                    raise FieldError(section, layer, "a layer named in exactly one of tables")
+        for layer in self.tp_stable:
+            if layer not in measured:
+                raise FieldError("tp_stable", layer, f"one of {', '.join(measured)}")
+        return self
+
+    def table_of(self, layer: str) -> Table:
+        """The table that holds the measured times of `layer`."""
+        return next(table for table, layers in self.tables.items() if layer in layers)
+
+    def layers(self, table: Table) -> tuple[str, ...]:
+        """The layers measured in `table` that a step runs, each once, in order of first use."""
+        used = dict.fromkeys(layer for section in SECTIONS for layer in getattr(self, section))
+        return tuple(layer for layer in used if layer in self.tables.get(table, ()))
+
+    def block(self, table: Table) -> tuple[str, ...]:
+        """The layers of one block measured in `table`, repeated as often as they run."""
+        run = [layer for section in BLOCK_SECTIONS for layer in getattr(self, section)]
+        return tuple(layer for layer in run if layer in self.tables.get(table, ()))
+
+    def once(self, table: Table) -> tuple[str, ...]:
+        """The layers before and after the blocks measured in `table`."""
+        run = (*self.prologue, *self.head)
+        return tuple(layer for layer in run if layer in self.tables.get(table, ()))
+
+    @property
+    def is_moe(self) -> bool:
+        return bool(self.mlp_moe)
+
+
+def known_architectures() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def architecture_path(name: str, source: str | Path = "architecture") -> Path:
+    """The file of architecture `name`; `source` is the file that asked for it."""
+    if name not in known_architectures():
+        expected = f"one of {', '.join(known_architectures())}"
+        raise InputError(source, "architecture", name, expected)
+    return FOLDER / f"{name}.yaml"
+
+
+@cache
+def _read(path: Path) -> Architecture:
+    return parse_model(Architecture, {"name": path.stem, **read_yaml(path)}, path)
+
+
+def load_architecture(name: str, source: str | Path = "architecture") -> Architecture:
+    """The architecture `name`; `source` is the file that asked for it."""
+    return _read(architecture_path(name, source))

@@ -1,0 +1,254 @@
+"""From measured tables to the arrays that `core/latency.py` reads: once per profile and limits.
+
+A step's device time is
+    dense layers of the scheduled tokens (block layers once per transformer block)
+    + per-sequence layers of the sequences
+    + attention x transformer blocks
+    + what the execution mode adds.
+Collectives of TP > 1 are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profiles.bundle import Bundle, Floats, Ints, LayerTable
+from profiles.errors import InputError
+from simulator.attention_tables import (
+    NO_END,
+    UnfittedAlpha,
+    attention_arrays,
+    bracket,
+    skew_arrays,
+)
+from simulator.core import latency as core
+from simulator.core.latency import Latency
+
+
+class ModeTimes(NamedTuple):
+    """What an execution mode adds to a step, ns; may be negative.
+
+    Tables are measured eager, layer by layer. Up to the largest capture size a batch of decodes
+    only replays one graph and a batch with a prefill chunk runs piecewise; above, it runs eager.
+    """
+
+    full_graph: int = 0
+    piecewise: int = 0
+    eager: int = 0
+
+
+def step_tables(
+    bundle: Bundle,
+    *,
+    num_layers: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    capture_sizes: Sequence[int] = (),
+    pad_to_capture_size: bool = True,
+    mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
+    unfitted_alpha: UnfittedAlpha = "zero",
+) -> Latency:
+    """The lookup arrays of a dense model.
+
+    `capture_sizes` empty means CUDA graphs are off: no padding and no mode times. With
+    `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
+    and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
+    fit: none, or the bundle's own pooled share.
+    """
+    if bundle.architecture.is_moe:
+        expected = "a dense architecture: expert layers have no step time yet"
+        raise InputError(bundle.source, "architecture", bundle.architecture.name, expected)
+    sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
+    scheduled = np.arange(max_num_batched_tokens + 1)
+    padded = pad(scheduled, sizes) if pad_to_capture_size else scheduled
+    attention, num_decode_samples = attention_arrays(
+        bundle.attention, max_num_batched_tokens, max_num_seqs
+    )
+    skew = skew_arrays(bundle.skew, max_num_batched_tokens, max_num_seqs, unfitted_alpha)
+    params = one_record(
+        law=core.TABLE_LAW,
+        num_layers=num_layers,
+        num_decode_samples=num_decode_samples,
+        num_skew_decode_buckets=len(bundle.skew.n_decode_edges) if bundle.skew else 0,
+        **mode_fields(sizes, mode_ns),
+    )
+    return frozen(
+        Latency(
+            params=params,
+            tokens_ns=dense_ns(bundle, num_layers, padded),
+            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+            padded_tokens=padded.astype(np.int32),
+            **attention,
+            **skew,
+            ends=outside_ends(bundle),
+        )
+    )
+
+
+def linear_law(
+    base_ns: int,
+    per_token_ns: int,
+    per_kv_token_ns: int,
+    per_request_ns: int,
+    *,
+    capture_sizes: Sequence[int] = (),
+    mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
+) -> Latency:
+    """A step of base + per_token x tokens + per_kv_token x kv + per_request x requests.
+
+    kv is what the batch's requests hold after the step. Nothing is ever outside.
+    """
+    sizes = graph_sizes(capture_sizes, None)
+    params = one_record(
+        law=core.LINEAR_LAW,
+        base_ns=base_ns,
+        per_token_ns=per_token_ns,
+        per_kv_token_ns=per_kv_token_ns,
+        per_request_ns=per_request_ns,
+        **mode_fields(sizes, mode_ns),
+    )
+    i4, i8, f8 = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.float64)
+    i2 = np.zeros(1, np.int16)
+    ends = np.zeros(len(core.OUTSIDE_NAMES), core.ENDS_DTYPE).view(np.recarray)
+    ends.last = NO_END
+    return frozen(
+        Latency(
+            params=params,
+            tokens_ns=i8,
+            sequences_ns=i8,
+            padded_tokens=i4,
+            chunk_lo=i4,
+            chunk_t=f8,
+            decode_lo=i4,
+            decode_t=f8,
+            slice_of=i4,
+            slices=np.zeros(1, core.SLICE_DTYPE).view(np.recarray),
+            rows=np.zeros(1, core.ROW_DTYPE).view(np.recarray),
+            grid_ns=f8,
+            axes=np.zeros(1, core.AXIS_DTYPE).view(np.recarray),
+            axis_keys=i8,
+            axis_lo=i4,
+            kv_prefill_sample=i2,
+            kv_decode_sample=i2,
+            alpha=f8,
+            alpha_chunk=i4,
+            alpha_decode=i4,
+            skew_rate_edges=f8,
+            kv_max_edges=i8,
+            kv_prefill_edges=i8,
+            ends=ends,
+        )
+    )
+
+
+def new_outside(latency: Latency) -> np.recarray[Any, Any]:
+    """An empty account of lookups outside the grid: one record per name in OUTSIDE_NAMES."""
+    outside = np.zeros(len(core.OUTSIDE_NAMES), core.OUTSIDE_DTYPE).view(np.recarray)
+    outside.first = outside.lowest = latency.ends.first
+    outside.last = outside.highest = latency.ends.last
+    return outside
+
+
+def graph_sizes(capture_sizes: Sequence[int], max_num_batched_tokens: int | None) -> Ints:
+    """The sizes that are captured: vLLM drops those no batch can reach."""
+    sizes = np.unique(np.asarray(capture_sizes, dtype=np.int64))
+    if max_num_batched_tokens is not None:
+        sizes = sizes[sizes <= max_num_batched_tokens]
+    return sizes
+
+
+def pad(tokens: Ints, sizes: Ints) -> Ints:
+    """The smallest capture size that holds `tokens`; `tokens` above the largest."""
+    if not len(sizes):
+        return tokens
+    index = np.searchsorted(sizes, tokens)
+    return np.where(index < len(sizes), sizes[np.minimum(index, len(sizes) - 1)], tokens)
+
+
+def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
+    if not len(sizes):
+        return {}
+    return {
+        "max_capture_size": int(sizes[-1]),
+        "full_graph_ns": mode_ns.full_graph,
+        "piecewise_ns": mode_ns.piecewise,
+        "eager_ns": mode_ns.eager,
+    }
+
+
+def dense_ns(bundle: Bundle, num_layers: int, tokens: Ints) -> Ints:
+    once, block = bundle.architecture.once("dense"), bundle.architecture.block("dense")
+    return layers_ns(bundle.dense, once, block, num_layers, tokens)
+
+
+def sequences_ns(bundle: Bundle, num_layers: int, max_num_seqs: int) -> Ints:
+    once = bundle.architecture.once("per_sequence")
+    block = bundle.architecture.block("per_sequence")
+    return layers_ns(bundle.per_sequence, once, block, num_layers, np.arange(max_num_seqs + 1))
+
+
+def layers_ns(
+    tables: dict[str, LayerTable],
+    once: Sequence[str],
+    block: Sequence[str],
+    num_layers: int,
+    queries: Ints,
+) -> Ints:
+    """The sum of the layers at every query; a layer that a step runs k times counts k times.
+
+    Each is clamped below, extrapolated above, cut to whole ns and at least 1 before it is summed.
+    """
+    total = np.zeros(len(queries), np.int64)
+    brackets: dict[bytes, tuple[Ints, Floats]] = {}
+    for layer, table in tables.items():
+        times = once.count(layer) + num_layers * block.count(layer)
+        if not times:
+            continue
+        samples = table.keys.tobytes()
+        if samples not in brackets:
+            brackets[samples] = bracket(table.keys, queries)
+        lo, t = brackets[samples]
+        slope = np.append(np.diff(table.ns), 0)
+        ns = table.ns[lo] + t * slope[lo]
+        total += times * np.maximum(1, ns.astype(np.int64))
+    return total
+
+
+def outside_ends(bundle: Bundle) -> np.recarray[Any, Any]:
+    """Where each axis is measured: for layers the range that all of them share."""
+    grid = bundle.attention
+    ranges = [
+        common_range(bundle.dense),
+        common_range(bundle.per_sequence),
+        *(
+            (int(axis.min()), int(axis.max()))
+            for axis in (grid.prefill_chunk, grid.kv_prefill, grid.n_decode, grid.kv_decode)
+        ),
+    ]
+    return np.array(ranges, core.ENDS_DTYPE).view(np.recarray)
+
+
+def common_range(tables: dict[str, LayerTable]) -> tuple[int, int]:
+    first = max(int(table.keys[0]) for table in tables.values())
+    last = min(int(table.keys[-1]) for table in tables.values())
+    return first, last
+
+
+def one_record(**values: int) -> np.recarray[Any, Any]:
+    params = np.zeros(1, core.PARAMS_DTYPE).view(np.recarray)
+    for field, value in values.items():
+        params[field] = value
+    return params
+
+
+def frozen(latency: Latency) -> Latency:
+    """Read-only and contiguous, so that every Latency has the same compiled type."""
+    views: list[Any] = []
+    for array in map(np.ascontiguousarray, latency):
+        view = array.view(np.recarray if array.dtype.names else np.ndarray)
+        view.flags.writeable = False
+        views.append(view)
+    return Latency(*views)
