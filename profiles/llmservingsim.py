@@ -12,25 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from profiles import store
 from profiles.architecture import FOLDER, Architecture, Table, architecture_path, load_architecture
 from profiles.bundle import AttentionGrid, Bundle, LayerTable, MoeTable, SkewFit
 from profiles.checks import CsvTable, check_edges, check_layers
 from profiles.errors import MISSING, InputError, parse_model, read_yaml
+from profiles.foreign import Foreign
 
 ATTENTION_KEYS = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
 SKEW_LABELS = ("n_label", "skew_rate_label", "kv_big_label", "kp_label")
 
 
-class _Foreign(BaseModel):
-    """A part of a file that others write: what is needed must be there, the rest is ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class BucketAxes(_Foreign):
+class BucketAxes(Foreign):
     n_bins: tuple[int, ...]
     n_labels: tuple[str, ...]
     skew_rate_bins: tuple[float, ...]
@@ -41,17 +36,17 @@ class BucketAxes(_Foreign):
     kp_labels: tuple[str, ...]
 
 
-class TpFit(_Foreign):
+class TpFit(Foreign):
     alpha_default: float
 
 
-class SkewMeta(_Foreign):
+class SkewMeta(Foreign):
     enabled: bool = False
     bucket_axes: BucketAxes | None = None
-    per_tp: dict[int, TpFit] = {}
+    per_tp: dict[int, TpFit] = Field(default_factory=dict)
 
 
-class Meta(_Foreign):
+class Meta(Foreign):
     architecture: str
     hardware: str
     model: str

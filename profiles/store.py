@@ -1,7 +1,7 @@
 """Loaded bundles in binary form, found by the content of the files they came from.
 
-One file per bundle in `SERVESWEEP_CACHE_DIR`, else in the user's cache folder: a checksum, a line of
-JSON that says which arrays follow, and the arrays as they are in memory. A file that is not
+One file per bundle in `SERVESWEEP_CACHE_DIR`, else in the user's cache folder: a checksum, a line
+of JSON that says which arrays follow, and the arrays as they are in memory. A file that is not
 whole is ignored and written anew; a folder that cannot be written is no error, only slower.
 """
 
