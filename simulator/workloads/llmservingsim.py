@@ -11,14 +11,13 @@ would otherwise silently turn prefix hits or tool times off.
 
 from __future__ import annotations
 
-from array import array
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from profiles.errors import MISSING, InputError
+from profiles.errors import MISSING
+from simulator.workloads.columns import Columns
 from simulator.workloads.lines import (
     Line,
     check_fields,
@@ -42,94 +41,66 @@ def load_jsonl(path: Path) -> Workload:
 
 
 def read_jsonl(path: Path) -> Workload:
-    rows = _Rows(path)
+    reader = _Reader(path)
     for line in json_lines(path):
         if "sub_requests" in line.row:
-            rows.add_session(line)
+            reader.read_session(line)
         else:
-            rows.add_request(line)
-    return rows.workload()
+            reader.read_request(line)
+    return reader.columns.workload()
 
 
-class _Rows:
-    """Columns that grow line by line; token ids never exist twice as Python integers."""
-
+class _Reader:
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.request_ids: list[str] = []
-        self.prompts, self.outputs, self.priorities = array("i"), array("i"), array("i")
-        self.parents = array("i")
-        self.arrivals, self.tools = array("q"), array("q")
-        self.offsets, self.token_ids = array("q", [0]), array("i")
+        self.columns = Columns(path)
         self.line_of_id: dict[str, int] = {}
 
-    def add_request(self, line: Line) -> None:
-        row = line.row
-        check_fields(line, row, REQUEST_FIELDS)
-        arrival = required_integer(line, row, "arrival_time_ns", least=0)
-        request_id = id_of(line, "request_id") if "request_id" in row else str(len(self))
-        self._add_call(line, row, "", request_id, arrival=arrival)
+    def read_request(self, line: Line) -> None:
+        check_fields(line, line.row, REQUEST_FIELDS)
+        has_id = "request_id" in line.row
+        request_id = id_of(line, "request_id") if has_id else str(len(self.columns))
+        self._read_call(line, line.row, "", request_id)
 
-    def add_session(self, line: Line) -> None:
+    def read_session(self, line: Line) -> None:
         check_fields(line, line.row, SESSION_FIELDS)
-        arrival = required_integer(line, line.row, "arrival_time_ns", least=0)
         session_id = id_of(line, "session_id")
         calls = line.row["sub_requests"]
         if not isinstance(calls, list) or not calls:
             raise line.error("sub_requests", calls, "a list of at least one call")
         for k, call in enumerate(calls):
-            where = f"sub_requests[{k}]"
+            where = f"sub_requests[{k}]."
             if not isinstance(call, dict):
-                raise line.error(where, call, "an object")
-            check_fields(line, call, SUB_REQUEST_FIELDS, where + ".")
-            tool = integer(line, call, "tool_duration_ns", least=0, where=where + ".")
-            parent = len(self) - 1 if k else -1
-            self._add_call(
-                line,
-                call,
-                where + ".",
-                f"{session_id}/{k}",
-                arrival=arrival,
-                parent=parent,
-                tool=tool,
-            )
+                raise line.error(where[:-1], call, "an object")
+            check_fields(line, call, SUB_REQUEST_FIELDS, where)
+            parent = len(self.columns) - 1 if k else -1
+            self._read_call(line, call, where, f"{session_id}/{k}", parent)
 
-    def _add_call(
-        self,
-        line: Line,
-        call: dict[str, Any],
-        where: str,
-        request_id: str,
-        *,
-        arrival: int,
-        parent: int = -1,
-        tool: int = 0,
+    def _read_call(
+        self, line: Line, call: dict[str, Any], where: str, request_id: str, parent: int = -1
     ) -> None:
         if request_id in self.line_of_id:
             expected = f"an id of its own, line {self.line_of_id[request_id]} has it too"
             raise line.error("request_id", request_id, expected)
         self.line_of_id[request_id] = line.number
         prompt = required_integer(line, call, "input_toks", least=1, most=MAX_INT32, where=where)
-        output = required_integer(
-            line, call, "output_toks", least=1, most=MAX_INT32 - prompt, where=where
-        )
-        self._add_tokens(line, call, "input_tok_ids", prompt, where)
+        most = MAX_INT32 - prompt
+        output = required_integer(line, call, "output_toks", least=1, most=most, where=where)
         if "output_tok_ids" in call and "input_tok_ids" not in call:
             expected = "a value, because output_tok_ids is given"
             raise line.error(where + "input_tok_ids", MISSING, expected)
-        self._add_tokens(line, call, "output_tok_ids", output, where)
-        self.request_ids.append(request_id)
-        self.arrivals.append(arrival)
-        self.prompts.append(prompt)
-        self.outputs.append(output)
-        self.priorities.append(
-            integer(line, line.row, "priority", least=-MAX_INT32, most=MAX_INT32)
+        self._read_tokens(line, call, "input_tok_ids", prompt, where)
+        self._read_tokens(line, call, "output_tok_ids", output, where)
+        self.columns.end_request(
+            request_id,
+            arrival=required_integer(line, line.row, "arrival_time_ns", least=0),
+            prompt=prompt,
+            output=output,
+            priority=integer(line, line.row, "priority", least=-MAX_INT32, most=MAX_INT32),
+            parent=parent,
+            tool=integer(line, call, "tool_duration_ns", least=0, where=where),
         )
-        self.parents.append(parent)
-        self.tools.append(tool)
-        self.offsets.append(len(self.token_ids))
 
-    def _add_tokens(
+    def _read_tokens(
         self, line: Line, call: dict[str, Any], name: str, count: int, where: str
     ) -> None:
         if name not in call:
@@ -138,44 +109,17 @@ class _Rows:
         if not isinstance(tokens, list):
             raise line.error(where + name, tokens, "a list of token ids")
         if len(tokens) != count:
-            toks = name.replace("tok_ids", "toks")
-            raise line.error(where + name, f"{len(tokens)} ids", f"{count}, as {toks} says")
+            counted_by = name.replace("tok_ids", "toks")
+            raise line.error(where + name, f"{len(tokens)} ids", f"{count}, as {counted_by} says")
+        token_ids = self.columns.token_ids
         try:
-            self.token_ids.fromlist(tokens)
-            added = np.frombuffer(self.token_ids, np.int32)[-count:]
-            suspicious = line.has_true_or_false or bool(added.min() < 0)
-            del added  # an array that numpy looks at can't grow
+            token_ids.fromlist(tokens)
+            smallest = np.frombuffer(token_ids, np.int32)[-count:].min()
+            suspicious = line.has_true_or_false or smallest < 0
         except (TypeError, OverflowError):
             suspicious = True
         if suspicious:
-            self._refuse_wrong_token(line, tokens, where + name)
-
-    @staticmethod
-    def _refuse_wrong_token(line: Line, tokens: list[Any], field: str) -> None:
-        for i, token in enumerate(tokens):
-            if type(token) is not int or not 0 <= token <= MAX_INT32:
-                raise line.error(f"{field}[{i}]", token, f"a token id from 0 to {MAX_INT32}")
-
-    def __len__(self) -> int:
-        return len(self.request_ids)
-
-    def workload(self) -> Workload:
-        if not self.request_ids:
-            raise InputError(self.path, "file", "no requests", "at least one request")
-        return Workload(
-            request_ids=self.request_ids,
-            arrival_ns=_numpy(self.arrivals),
-            num_prompt_tokens=_numpy(self.prompts),
-            num_output_tokens=_numpy(self.outputs),
-            priority=_numpy(self.priorities),
-            session_parent=_numpy(self.parents),
-            tool_ns=_numpy(self.tools),
-            token_offsets=_numpy(self.offsets),
-            token_ids=_numpy(self.token_ids),
-            chunk_size=1,
-            source=str(self.path),
-        )
-
-
-def _numpy(column: array[int]) -> npt.NDArray[Any]:
-    return np.frombuffer(column, dtype=f"i{column.itemsize}")
+            for i, token in enumerate(tokens):
+                if type(token) is not int or not 0 <= token <= MAX_INT32:
+                    expected = f"a token id from 0 to {MAX_INT32}"
+                    raise line.error(f"{where}{name}[{i}]", token, expected)
