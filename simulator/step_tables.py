@@ -218,17 +218,26 @@ def layers_ns(
 
 
 def outside_ends(bundle: Bundle) -> np.recarray[Any, Any]:
-    """Where each axis is measured: for layers the range that all of them share."""
+    """Where each axis is measured, in the order of OUTSIDE_NAMES.
+
+    For layers the range that all of them share; for kv lengths the widest range of any slice that
+    has such tokens.
+    """
     grid = bundle.attention
+    with_chunk, with_decode = grid.prefill_chunk > 0, grid.n_decode > 0
     ranges = [
         common_range(bundle.dense),
         common_range(bundle.per_sequence),
-        *(
-            (int(axis.min()), int(axis.max()))
-            for axis in (grid.prefill_chunk, grid.kv_prefill, grid.n_decode, grid.kv_decode)
-        ),
+        whole_range(grid.prefill_chunk),
+        whole_range(grid.kv_prefill[with_chunk]),
+        whole_range(grid.n_decode),
+        whole_range(grid.kv_decode[with_decode]),
     ]
     return np.array(ranges, core.ENDS_DTYPE).view(np.recarray)
+
+
+def whole_range(values: Ints) -> tuple[int, int]:
+    return (int(values.min()), int(values.max())) if len(values) else (0, 0)
 
 
 def common_range(tables: dict[str, LayerTable]) -> tuple[int, int]:
