@@ -105,7 +105,7 @@ def build_engine(
     counters = _one(state.COUNTERS)
     counters.num_to_come = n - len(refused)
     queues = state.Queues(
-        running=np.zeros(settings.max_num_seqs + 1, np.int32),
+        running=np.zeros(settings.max_num_seqs + 1, np.uint32),
         preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
         fresh=np.zeros(n + 1, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
@@ -155,8 +155,15 @@ def _doubled(array: state.Records, used: int) -> state.Records:
     return larger
 
 
+CACHE_LINE = 64
+
+
 def _records(shape: int | tuple[int, ...], dtype: np.dtype[np.void]) -> state.Records:
-    return np.zeros(shape, dtype).view(np.recarray)
+    """Zeroed records that start on a cache line."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.zeros(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + size].view(dtype).reshape(shape).view(np.recarray)
 
 
 def _one(dtype: np.dtype[np.void]) -> state.Records:

@@ -135,9 +135,9 @@ class ProfileConfig(Frozen):
     bundle: Path | None = None
     bundles: Path | None = None
     linear: LinearLaw | None = None
-    unfitted_skew: Literal["zero", "pooled"] = "zero"
-    """Decode batches of unequal lengths that no fitted bucket covers: no correction, or the pooled
-    coefficient of the same bundle."""
+    unfitted_skew: Literal["pooled", "zero"] = "pooled"
+    """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
+    the same bundle, or no correction. A bundle without a fit is never corrected."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -27,17 +27,14 @@ def log_is_full(engine):
 
 
 @compiled
-def log_inter_token_time(log, ns):
+def log_inter_token_time(log, ns, count):
     """Run-length coded: most requests of a batch waited equally long."""
+    if count == 0:
+        return
     sizes = log.sizes[0]
-    if sizes.num_intervals > 0:
-        last = log.intervals[sizes.num_intervals - 1]
-        if last.ns == ns:
-            last.count += 1
-            return
     interval = log.intervals[sizes.num_intervals]
     interval.ns = ns
-    interval.count = 1
+    interval.count = count
     sizes.num_intervals += 1
 
 

@@ -42,6 +42,8 @@ from simulator.core.state import (
     SCHEDULED_RUNNING,
 )
 
+LONGEST = 1 << 30  # longer than any request
+
 
 @compiled
 def schedule(engine, slot):
@@ -53,47 +55,41 @@ def schedule(engine, slot):
     budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
     if batch.num_preempted == 0:
         schedule_waiting(engine, slot, budget)
-    update_after_schedule(engine, slot)
+    sum_up(engine.batches, slot)
 
 
 @compiled
 def schedule_running(engine, slot, budget):
     """Phase A. Returns the token budget left."""
     settings = engine.settings[0]
+    threshold = settings.long_prefill_token_threshold
+    max_model_len = settings.max_model_len
     kv = engine.kv
+    block_size = kv.pool[0].block_size
     running = engine.queues.running
     counters = engine.queues.counters[0]
-    batch = engine.batches.info[slot]
     i = 0
     while i < counters.num_running and budget > 0:
         r = running[i]
         request = kv.requests[r]
-        if (
-            request.num_output_placeholders > 0
-            and request.num_computed_tokens + 2 - request.num_output_placeholders
-            >= request.end_num_tokens
-        ):
+        num_computed_tokens = request.num_computed_tokens
+        placeholders = request.num_output_placeholders
+        if placeholders > 0 and num_computed_tokens + 2 - placeholders >= request.end_num_tokens:
             i += 1  # its last token is in flight
             continue
-        num_new_tokens = (
-            request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
-        )
-        if 0 < settings.long_prefill_token_threshold < num_new_tokens:
-            num_new_tokens = settings.long_prefill_token_threshold
-        num_new_tokens = min(num_new_tokens, budget)
-        num_new_tokens = min(
-            num_new_tokens, settings.max_model_len - 1 - request.num_computed_tokens
-        )
+        num_new_tokens = request.num_tokens + placeholders - num_computed_tokens
+        if 0 < threshold < num_new_tokens:
+            num_new_tokens = threshold
+        num_new_tokens = min(num_new_tokens, budget, max_model_len - 1 - num_computed_tokens)
         if num_new_tokens == 0:
             i += 1
             continue
 
-        num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
+        num_new_blocks = 0
+        if kv_cache.changes_blocks(request, num_computed_tokens + num_new_tokens, block_size):
+            num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
         while num_new_blocks == NONE:
-            victim_position = position_to_preempt(engine)
-            victim = running[victim_position]
-            remove_at(running, counters.num_running, victim_position)
-            counters.num_running -= 1
+            victim = take_victim(engine)
             given_back = unschedule(engine, slot, victim)
             if given_back > 0:
                 budget += given_back
@@ -105,7 +101,7 @@ def schedule_running(engine, slot, budget):
         if num_new_blocks == NONE:
             break
 
-        add_to_batch(engine.batches, slot, r, num_new_tokens, request, num_new_blocks)
+        add_to_batch(engine, slot, r, num_new_tokens, num_new_blocks, SCHEDULED_RUNNING)
         budget -= num_new_tokens
         i += 1
     return budget
@@ -154,43 +150,55 @@ def schedule_waiting(engine, slot, budget):
             request.first_scheduled_ns = counters.now_ns
         counters.admissions += 1
         counters.hit_tokens_all_admissions += num_hit_tokens
-        add_to_batch(engine.batches, slot, r, num_new_tokens, request, request.num_blocks)
-        engine.batches.entries[slot, batch.num_requests - 1].kind = kind
+        add_to_batch(engine, slot, r, num_new_tokens, request.num_blocks, kind)
         batch.num_admitted += 1
         budget -= num_new_tokens
 
 
 @compiled
-def add_to_batch(batches, slot, r, num_new_tokens, request, num_new_blocks):
-    batch = batches.info[slot]
-    entry = batches.entries[slot, batch.num_requests]
+def add_to_batch(engine, slot, r, num_scheduled_tokens, num_new_blocks, kind):
+    """Its computed tokens advance now; it samples if they have caught up with its tokens."""
+    batch = engine.batches.info[slot]
+    entry = engine.batches.entries[slot, batch.num_requests]
+    request = engine.kv.requests[r]
+    num_computed_tokens = request.num_computed_tokens
+    placeholders = request.num_output_placeholders
+    samples = num_computed_tokens + num_scheduled_tokens >= request.num_tokens + placeholders
     entry.request = r
-    entry.num_scheduled_tokens = num_new_tokens
-    entry.num_computed_tokens = request.num_computed_tokens
+    entry.num_scheduled_tokens = num_scheduled_tokens
+    entry.num_computed_tokens = num_computed_tokens
     entry.num_new_blocks = num_new_blocks
-    entry.kind = SCHEDULED_RUNNING
+    entry.kind = kind
+    entry.samples = samples
+    request.num_computed_tokens = num_computed_tokens + num_scheduled_tokens
+    if samples and engine.settings[0].async_scheduling:
+        request.num_output_placeholders = placeholders + 1
     batch.num_requests += 1
 
 
 @compiled
-def position_to_preempt(engine):
-    """Where in `running` the next victim is: the tail, or whoever comes last by priority.
+def take_victim(engine):
+    """Take the next request to preempt out of `running`: its tail, or who comes last by priority.
 
     By priority, the order is (priority, arrival) and the first in `running` among equals.
     """
     counters = engine.queues.counters[0]
-    if engine.settings[0].policy == FCFS:
-        return counters.num_running - 1
     running = engine.queues.running
-    position = 0
-    for i in range(1, counters.num_running):
-        worst = engine.kv.requests[running[position]]
-        request = engine.kv.requests[running[i]]
-        if request.priority > worst.priority or (
-            request.priority == worst.priority and request.arrival_ns > worst.arrival_ns
-        ):
-            position = i
-    return position
+    position = counters.num_running - 1
+    if engine.settings[0].policy != FCFS:
+        position = 0
+        for i in range(1, counters.num_running):
+            worst = engine.kv.requests[running[position]]
+            request = engine.kv.requests[running[i]]
+            if request.priority > worst.priority or (
+                request.priority == worst.priority and request.arrival_ns > worst.arrival_ns
+            ):
+                position = i
+    victim = running[position]
+    counters.num_running -= 1
+    for i in range(position, counters.num_running):
+        running[i] = running[i + 1]
+    return victim
 
 
 @compiled
@@ -201,6 +209,8 @@ def unschedule(engine, slot, r):
         entry = engine.batches.entries[slot, i]
         if entry.request == r:
             num_tokens = entry.num_scheduled_tokens
+            if entry.samples and engine.settings[0].async_scheduling:
+                engine.kv.requests[r].num_output_placeholders -= 1
             for j in range(i, batch.num_requests - 1):
                 engine.batches.entries[slot, j] = engine.batches.entries[slot, j + 1]
             batch.num_requests -= 1
@@ -223,37 +233,29 @@ def preempt(engine, slot, r):
 
 
 @compiled
-def update_after_schedule(engine, slot):
-    """Advance the batch's requests, mark who samples, and sum up what the latency model needs."""
-    batches = engine.batches
+def sum_up(batches, slot):
+    """What the latency model asks of a batch; lengths are those before it."""
     batch = batches.info[slot]
-    asynchronous = engine.settings[0].async_scheduling
     num_tokens = 0
     prefill_chunk = 0
     kv_prefill = 0
     num_decodes = 0
     kv_sum = 0
     kv_max = 0
-    kv_min = 0
+    kv_min = LONGEST
     for i in range(batch.num_requests):
         entry = batches.entries[slot, i]
-        request = engine.kv.requests[entry.request]
-        request.num_computed_tokens += entry.num_scheduled_tokens
-        entry.samples = (
-            request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
-        )
-        if asynchronous and entry.samples:
-            request.num_output_placeholders += 1
-        num_tokens += entry.num_scheduled_tokens
-        if entry.num_scheduled_tokens > 1:
-            prefill_chunk += entry.num_scheduled_tokens
-            kv_prefill += entry.num_computed_tokens
+        kv_len = entry.num_computed_tokens
+        num_scheduled_tokens = entry.num_scheduled_tokens
+        num_tokens += num_scheduled_tokens
+        if num_scheduled_tokens > 1:
+            prefill_chunk += num_scheduled_tokens
+            kv_prefill += kv_len
         else:
-            kv_len = entry.num_computed_tokens
+            num_decodes += 1
             kv_sum += kv_len
             kv_max = max(kv_max, kv_len)
-            kv_min = kv_len if num_decodes == 0 else min(kv_min, kv_len)
-            num_decodes += 1
+            kv_min = min(kv_min, kv_len)
     batch.num_tokens = num_tokens
     batch.prefill_chunk = prefill_chunk
     batch.kv_prefill = kv_prefill
@@ -267,6 +269,7 @@ def update_after_schedule(engine, slot):
 def update_from_output(engine, slot):
     """The batch has run: its requests get their tokens, those with enough are finished.
 
+    Nobody in it has finished before: a request whose last token is in flight is not scheduled.
     Returns (tokens sampled, requests finished).
     """
     batches = engine.batches
@@ -277,27 +280,36 @@ def update_from_output(engine, slot):
     now_ns = counters.now_ns
     num_sampled = 0
     num_finished = 0
+    interval_ns = 0
+    num_intervals = 0
     for i in range(batch.num_requests):
         entry = batches.entries[slot, i]
         request = kv.requests[entry.request]
-        if not entry.samples or request.status == FINISHED:
+        if not entry.samples:
             continue
         num_sampled += 1
-        request.num_tokens += 1
-        if request.first_token_ns == NEVER:
-            request.first_token_ns = now_ns
-        else:
-            log_inter_token_time(engine.log, now_ns - request.last_token_ns)
+        num_tokens = request.num_tokens + 1
+        request.num_tokens = num_tokens
+        last_token_ns = request.last_token_ns
         request.last_token_ns = now_ns
+        if last_token_ns == NEVER:
+            request.first_token_ns = now_ns
+        elif now_ns - last_token_ns == interval_ns:
+            num_intervals += 1
+        else:
+            log_inter_token_time(engine.log, interval_ns, num_intervals)
+            interval_ns = now_ns - last_token_ns
+            num_intervals = 1
         if asynchronous:
             request.num_output_placeholders -= 1
             if request.status == RUNNING:
                 kv_cache.cache_full_blocks(
                     kv, request, request.num_computed_tokens - request.num_output_placeholders
                 )
-        if request.num_tokens >= request.end_num_tokens:
+        if num_tokens >= request.end_num_tokens:
             finish(engine, entry.request)
             num_finished += 1
+    log_inter_token_time(engine.log, interval_ns, num_intervals)
     if num_finished > 0:
         drop_finished(engine)
     counters.num_generated_tokens += num_sampled
@@ -331,9 +343,3 @@ def drop_finished(engine):
             running[kept] = running[i]
             kept += 1
     counters.num_running = kept
-
-
-@compiled
-def remove_at(array, size, position):
-    for i in range(position, size - 1):
-        array[i] = array[i + 1]

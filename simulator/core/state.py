@@ -63,7 +63,7 @@ REQUEST = _record(
         "id_rank": "i4",  # position of its id among all ids sorted as strings
         "num_preemptions": "i4",
         "num_cached_tokens": "i4",  # prefix hit at its first admission
-        "_pad": "i4",
+        "_pad": "3i4",  # to 128 bytes: two cache lines
     }
 )
 
@@ -167,7 +167,7 @@ BATCH = _record(
 
 BATCH_ENTRY = _record(
     {
-        "request": "i4",
+        "request": "u4",
         "num_scheduled_tokens": "i4",
         "num_computed_tokens": "i4",  # before this step
         "num_new_blocks": "i4",
@@ -240,7 +240,7 @@ class KVCache(NamedTuple):
 class Queues(NamedTuple):
     """Who comes next. Each array holds request indices; sizes are in COUNTERS."""
 
-    running: NDArray[np.int32]
+    running: NDArray[np.uint32]  # unsigned: numba then need not ask whether an index is negative
     preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
     fresh: NDArray[np.int32]  # fcfs: in order of arrival
     heap: NDArray[np.int32]  # priority policy: everyone who waits
