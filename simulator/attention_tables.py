@@ -142,9 +142,10 @@ def nearest_slices(chunks: Ints, decodes: Ints) -> Any:
     decode_samples, decode_index = np.unique(decodes, return_inverse=True)
     corners = np.full((len(chunk_samples), len(decode_samples)), -1)
     corners[chunk_index, decode_index] = np.arange(len(chunks))
-    for i, k in np.argwhere(corners < 0):
-        distance = (chunks - chunk_samples[i]) ** 2 + (decodes - decode_samples[k]) ** 2
-        corners[i, k] = int(np.argmin(distance))
+    i, k = np.nonzero(corners < 0)
+    chunk_distance = (chunks - chunk_samples[i, np.newaxis]) ** 2
+    decode_distance = (decodes - decode_samples[k, np.newaxis]) ** 2
+    corners[i, k] = np.argmin(chunk_distance + decode_distance, axis=1)
     return corners.ravel().astype(np.int32)
 
 
