@@ -546,8 +546,36 @@ PROBES: tuple[Probe, ...] = (
         replace(TIED, enable_prefix_caching=False),
         TWO_LONG,
     ),
-    Probe("the same, a ns between the arrivals", TIED, ((100, 5, 0, 0), (100, 5, 1, 0))),
-    Probe("the same with the isl gate", replace(TIED, scheduler_reserve_full_isl=True), TWO_LONG),
+    Probe(
+        "tied priorities, no isl gate, chunks smaller than a block and out of step",
+        replace(TIED, long_prefill_token_threshold=6, max_num_batched_tokens=9),
+        TWO_LONG,
+    ),
+    Probe(
+        "the same, a ns between the arrivals",
+        replace(TIED, long_prefill_token_threshold=6, max_num_batched_tokens=9),
+        ((100, 5, 0, 0), (100, 5, 1, 0)),
+    ),
+    Probe(
+        "tied as before, no cache, a ns between the arrivals",
+        replace(TIED, enable_prefix_caching=False),
+        ((100, 5, 0, 0), (100, 5, 1, 0)),
+    ),
+    Probe(
+        "tied as before, no cache, but with the isl gate",
+        replace(TIED, enable_prefix_caching=False, scheduler_reserve_full_isl=True),
+        TWO_LONG,
+    ),
+    Probe(
+        "tied as before, no cache, but fcfs",
+        replace(TIED, enable_prefix_caching=False, policy="fcfs"),
+        TWO_LONG,
+    ),
+    Probe(
+        "tied, with the isl gate, no cache: two that grow by their outputs",
+        replace(TIED, enable_prefix_caching=False, scheduler_reserve_full_isl=True),
+        ((60, 60, 0, 0), (60, 60, 0, 0)),
+    ),
 )
 
 
