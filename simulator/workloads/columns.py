@@ -49,6 +49,12 @@ class Columns:
         self.tools.append(tool)
         self.offsets.append(len(self.token_ids))
 
+    def count_from_earliest(self) -> None:
+        """Make arrivals relative to the earliest one."""
+        if len(self):
+            earliest = min(self.arrivals)
+            self.arrivals = array("q", (arrival - earliest for arrival in self.arrivals))
+
     def workload(self) -> Workload:
         if not self.request_ids:
             raise InputError(self.path, "file", "no requests", "at least one request")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import FieldError
+from simulator.workloads.workload import MAX_NS
 
 NS_PER_S = 1_000_000_000
 
@@ -104,7 +105,7 @@ class Arrivals(Settings):
             gaps = np.ones(n)
             gaps[0] = 0
         seconds = np.cumsum(gaps) / self.rate
-        if seconds[-1] > (1 << 62) / NS_PER_S:
-            expected = f"a rate at which {n} requests arrive within 100 years"
+        if seconds[-1] > MAX_NS / NS_PER_S:
+            expected = f"a rate at which {n} requests arrive within 36 years"
             raise FieldError("generate.arrivals.rate", self.rate, expected)
         return np.rint(seconds * NS_PER_S).astype(np.int64)

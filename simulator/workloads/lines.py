@@ -14,8 +14,6 @@ import orjson
 
 from profiles.errors import MISSING, InputError
 
-MAX_INT64 = (1 << 63) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -78,7 +76,7 @@ def required_integer(
     name: str,
     *,
     least: int,
-    most: int = MAX_INT64,
+    most: int,
     where: str = "",
 ) -> int:
     if name not in row:
@@ -92,7 +90,7 @@ def integer(
     name: str,
     *,
     least: int,
-    most: int = MAX_INT64,
+    most: int,
     where: str = "",
     default: int = 0,
 ) -> int:

@@ -27,7 +27,7 @@ from simulator.workloads.lines import (
     required_integer,
 )
 from simulator.workloads.store import cached
-from simulator.workloads.workload import MAX_INT32, Workload
+from simulator.workloads.workload import MAX_INT32, MAX_NS, Workload
 
 CALL_FIELDS = {"input_toks", "output_toks", "input_tok_ids", "output_tok_ids"}
 REQUEST_FIELDS = CALL_FIELDS | {"arrival_time_ns", "request_id", "priority"}
@@ -92,12 +92,12 @@ class _Reader:
         self._read_tokens(line, call, "output_tok_ids", output, where)
         self.columns.end_request(
             request_id,
-            arrival=required_integer(line, line.row, "arrival_time_ns", least=0),
+            arrival=required_integer(line, line.row, "arrival_time_ns", least=0, most=MAX_NS),
             prompt=prompt,
             output=output,
             priority=integer(line, line.row, "priority", least=-MAX_INT32, most=MAX_INT32),
             parent=parent,
-            tool=integer(line, call, "tool_duration_ns", least=0, where=where),
+            tool=integer(line, call, "tool_duration_ns", least=0, most=MAX_NS, where=where),
         )
 
     def _read_tokens(

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
-from math import isfinite
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +28,6 @@ import numpy as np
 from profiles.errors import MISSING, InputError
 from simulator.workloads.columns import Columns
 from simulator.workloads.lines import (
-    MAX_INT64,
     Line,
     check_fields,
     json_lines,
@@ -37,7 +35,7 @@ from simulator.workloads.lines import (
     required_integer,
 )
 from simulator.workloads.store import cached
-from simulator.workloads.workload import MAX_INT32, Workload
+from simulator.workloads.workload import MAX_INT32, MAX_NS, Workload
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -66,25 +64,22 @@ def wall_clock_ns(text: str) -> int:
         raise ValueError(text)
     day, time, fraction, zone = match.groups()
     whole = _whole_seconds(f"{day}T{time}{zone or '+00:00'}")
-    return _in_range(whole * NS_PER_S + int((fraction or "").ljust(9, "0")))
+    return whole * NS_PER_S + int((fraction or "").ljust(9, "0"))
 
 
 @lru_cache(maxsize=1024)  # many requests of a trace arrive in the same second
 def _whole_seconds(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(seconds=1)
+    seconds = (datetime.fromisoformat(text) - _EPOCH) // timedelta(seconds=1)
+    if abs(seconds) > 2 * MAX_NS // NS_PER_S:
+        raise ValueError(text)
+    return seconds
 
 
 def seconds_ns(text: str) -> int:
     seconds = float(text)
-    if not isfinite(seconds) or seconds < 0:
+    if not 0 <= seconds <= MAX_NS / NS_PER_S:
         raise ValueError(text)
-    return _in_range(round(seconds * NS_PER_S))
-
-
-def _in_range(ns: int) -> int:
-    if not -MAX_INT64 <= ns <= MAX_INT64:
-        raise ValueError(ns)
-    return ns
+    return round(seconds * NS_PER_S)
 
 
 CSV_FORMATS = {
@@ -141,9 +136,7 @@ def read_csv(path: Path, name: str = "auto", *, drop_empty: bool = False) -> Wor
             columns.end_request(
                 str(len(columns)), arrival=arrival, prompt=num_prompt, output=num_output
             )
-    if len(columns):
-        earliest = min(columns.arrivals)
-        columns.arrivals = array("q", [arrival - earliest for arrival in columns.arrivals])
+    columns.count_from_earliest()
     return columns.workload()
 
 
@@ -171,8 +164,8 @@ def _layout(path: Path, header: list[str], name: str) -> CsvFormat:
 
 
 def _tokens(path: Path, line: int, field: str, text: str) -> int:
-    # int() alone would take '1_000' and ' 5 '
-    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INT32:
+    # int() alone would take '1_000' and ' 5 ', and refuse thousands of digits in its own words.
+    if not (text.isascii() and text.isdigit() and len(text) <= 10) or int(text) > MAX_INT32:
         raise InputError(path, f"line {line}: {field}", text, f"an integer from 0 to {MAX_INT32}")
     return int(text)
 
@@ -228,7 +221,7 @@ def _milliseconds(line: Line) -> int:
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not 0 <= value <= MAX_INT64 // NS_PER_MS
+        or not 0 <= value <= MAX_NS // NS_PER_MS
     ):
         raise line.error("timestamp", value, "milliseconds, at least 0")
     return round(value * NS_PER_MS)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from profiles.errors import InputError
 
-MAX_INT32 = np.iinfo(np.int32).max
+MAX_INT32 = int(np.iinfo(np.int32).max)
+MAX_NS = 1 << 60  # 36 years: simulated time can go on from there without an overflow
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,7 +97,11 @@ class Workload:
         """Arrivals `rate_scale` times as fast; what tools take stays."""
         if rate_scale == 1:
             return self
-        return replace(self, arrival_ns=np.rint(self.arrival_ns / rate_scale).astype(np.int64))
+        arrival_ns = np.rint(self.arrival_ns / rate_scale)
+        if arrival_ns.max() > MAX_NS:
+            expected = "a rate at which everything arrives within 36 years"
+            raise InputError(self.source, "rate_scale", rate_scale, expected)
+        return replace(self, arrival_ns=arrival_ns.astype(np.int64))
 
     def _frozen(self, name: str, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
         given = np.asarray(getattr(self, name))
@@ -133,6 +138,11 @@ class Workload:
             if array.size and array.min() < least:
                 at = int(np.argmax(array < least))
                 raise InputError(self.source, f"{name}[{at}]", int(array[at]), f"at least {least}")
+        for name in ("arrival_ns", "tool_ns"):
+            array = getattr(self, name)
+            if array.max() > MAX_NS:
+                at = int(array.argmax())
+                raise InputError(self.source, f"{name}[{at}]", int(array[at]), f"at most {MAX_NS}")
         if self.num_tokens.max() > MAX_INT32:
             at = int(self.num_tokens.argmax())
             total = int(self.num_tokens[at])
