@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerTable:
     """A layer's time over one axis: `keys` tokens or sequences, increasing."""
 
@@ -22,7 +22,7 @@ class LayerTable:
     ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionGrid:
     """Attention over four axes, one entry per measured point.
 
@@ -38,7 +38,7 @@ class AttentionGrid:
     ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MoeTable:
     """The expert block over (activated_experts, tokens), sorted by both, one entry per point."""
 
@@ -47,7 +47,7 @@ class MoeTable:
     ns: Ints
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SkewFit:
     """How much of (time at the longest decode - time at the mean) a batch pays, per bucket.
 
@@ -68,7 +68,7 @@ class SkewFit:
     alpha: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bundle:
     """The measured tables; layers that TP does not change are already taken from tp1."""
 

@@ -67,12 +67,16 @@ def input_error(error: ValidationError, source: str | Path, model: type[BaseMode
         return InputError(source, field, MISSING, "a value, it is required")
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
-        return InputError(source, cause.field, cause.value, cause.expected)
+        field = dotted((*first["loc"], *filter(None, [cause.field]))) or model.__name__
+        return InputError(source, field, cause.value, cause.expected)
     return InputError(source, field, first["input"], message[:1].lower() + message[1:])
 
 
 class FieldError(ValueError):
-    """Raised inside a model's validator to name a field other than the one being validated."""
+    """Raised inside a model's validator to name the field at fault.
+
+    `field` is relative to the model that raises; empty means the model itself.
+    """
 
     def __init__(self, field: str, value: Any, expected: str) -> None:
         self.field, self.value, self.expected = field, value, expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.card import Card
 from profiles.errors import FieldError, InputError, parse_model, read_yaml
@@ -20,10 +20,6 @@ Positive = Annotated[int, Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Milliseconds = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 FinitePositive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-# CUDA graph capture sizes of a vLLM that was not told otherwise, for max_num_seqs >= 256.
-DEFAULT_CAPTURE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +53,7 @@ class EngineConfig(Frozen):
     def _as_vllm_checks_it(self) -> Self:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise FieldError(
-                "engine.max_num_batched_tokens",
+                "max_num_batched_tokens",
                 self.max_num_batched_tokens,
                 f"at least max_num_seqs ({self.max_num_seqs})",
             )
@@ -100,7 +96,8 @@ class Overhead(Frozen):
     cudagraph_mode: Literal["NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"] = (
         "FULL_AND_PIECEWISE"
     )
-    cudagraph_capture_sizes: tuple[Positive, ...] = DEFAULT_CAPTURE_SIZES
+    cudagraph_capture_sizes: tuple[Positive, ...] | None = None
+    """None: the sizes vLLM chooses for max_num_seqs."""
     from_recorded_run: Flag = False
     """Take mode, capture sizes and async_scheduling from `recorded_run`'s configuration."""
     pad_to_capture_size: Flag = False
@@ -143,13 +140,8 @@ class ProfileConfig(Frozen):
     def _one_source(self) -> Self:
         given = [n for n in ("bundle", "bundles", "linear") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise FieldError("profile", given or None, "exactly one of bundle, bundles, linear")
+            raise FieldError("", given or None, "exactly one of bundle, bundles, linear")
         return self
-
-
-def _model_config(value: Any) -> Any:
-    """A model is a mapping, or the path of a Hugging Face config.json."""
-    return value
 
 
 class Point(Frozen):
@@ -181,20 +173,62 @@ class Point(Frozen):
         return self
 
 
-def load_point(path: Path) -> Point:
+def load_point(path: str | Path) -> Point:
     """Read a point from YAML. Raises InputError."""
+    path = Path(path)
     return point_from_mapping(read_yaml(path), path.parent, path)
 
 
 def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> Point:
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
-    data = dict(data)
-    if isinstance(data.get("model"), str):
-        data["model"] = ModelConfig.from_hf(base / data["model"])
-    for section, fields in (("profile", ("bundle", "bundles")), ("workload", ("jsonl", "csv"))):
-        data[section] = _resolved(data.get(section), fields, base)
-    if isinstance(data.get("recorded_run"), str):
-        data["recorded_run"] = base / data["recorded_run"]
+    data = with_absolute_paths(data, base)
+    data["model"] = _model_data(data.get("model"), source)
     point = parse_model(Point, {k: v for k, v in data.items() if v is not None}, source)
     point.engine.check_against(point.model, source)
     return point
+
+
+# Where a point names files: section -> the fields that hold a path.
+PATH_FIELDS: dict[str, tuple[str, ...]] = {
+    "model": ("hf_config",),
+    "profile": ("bundle", "bundles"),
+    "workload": ("jsonl", "csv", "mooncake"),
+}
+
+
+def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
+    """The mapping with every path in it taken from `base`."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, str):
+            return str((base / value).resolve())
+        if isinstance(value, dict) and isinstance(value.get("path"), str):
+            return {**value, "path": absolute(value["path"])}
+        return value
+
+    data = dict(data)
+    for section, fields in PATH_FIELDS.items():
+        if isinstance(data.get(section), dict):
+            paths = {f: absolute(data[section][f]) for f in fields if f in data[section]}
+            data[section] = {**data[section], **paths}
+    if "recorded_run" in data:
+        data["recorded_run"] = absolute(data["recorded_run"])
+    if isinstance(data.get("model"), str):
+        data["model"] = absolute(data["model"])
+    return data
+
+
+def _model_data(value: Any, source: str | Path) -> Any:
+    """A model is its fields, the path of a Hugging Face config.json, or {hf_config, name}."""
+    if isinstance(value, str):
+        return ModelConfig.from_hf(Path(value))
+    if isinstance(value, dict) and "hf_config" in value:
+        unknown = sorted(set(value) - {"hf_config", "name"})
+        if unknown:
+            raise InputError(
+                source, f"model.{unknown[0]}", value[unknown[0]], "only name beside hf_config"
+            )
+        if not isinstance(value["hf_config"], str):
+            raise InputError(source, "model.hf_config", value["hf_config"], "a path")
+        return ModelConfig.from_hf(Path(value["hf_config"]), value.get("name"))
+    return value

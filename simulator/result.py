@@ -33,11 +33,12 @@ class Result:
     timeseries: pa.Table
     steps: pa.Table | None = None
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: str | Path) -> list[Path]:
         """Write summary.json, requests.parquet, timeseries.parquet and, if kept, steps.parquet.
 
         Each file appears whole or not at all; the summary is written last.
         """
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tables = {"requests": self.requests, "timeseries": self.timeseries, "steps": self.steps}
         written = []

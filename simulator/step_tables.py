@@ -49,11 +49,11 @@ def step_tables(
     capture_sizes: Sequence[int] = (),
     pad_to_capture_size: bool = True,
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
-    unfitted_alpha: UnfittedAlpha = "zero",
+    unfitted_alpha: UnfittedAlpha = "pooled",
 ) -> Latency:
     """The lookup arrays of a dense model.
 
-    `capture_sizes` empty means CUDA graphs are off: no padding and no mode times. With
+    `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
     and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
     fit: none, or the bundle's own pooled share.
@@ -169,10 +169,8 @@ def pad(tokens: Ints, sizes: Ints) -> Ints:
 
 
 def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
-    if not len(sizes):
-        return {}
     return {
-        "max_capture_size": int(sizes[-1]),
+        "max_capture_size": int(sizes[-1]) if len(sizes) else 0,
         "full_graph_ns": mode_ns.full_graph,
         "piecewise_ns": mode_ns.piecewise,
         "eager_ns": mode_ns.eager,

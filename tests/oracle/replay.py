@@ -16,7 +16,7 @@ from simulator.build import EngineSettings, build_engine
 from simulator.core import state
 from simulator.core.state import Engine
 from simulator.prefix import block_hashes
-from simulator.simulate import run_to_end
+from simulator.progress import run_to_end
 from simulator.step_tables import linear_law
 from simulator.workloads import Workload
 from simulator.workloads.llmservingsim import read_jsonl
@@ -91,7 +91,7 @@ def replay(scenario: Scenario) -> tuple[Engine, Workload]:
     )
     hashes = block_hashes(workload, settings.block_size)
     engine, _ = build_engine(workload, hashes, settings, latency)
-    return run_to_end(engine), workload
+    return run_to_end(engine, workload), workload
 
 
 def simulated(engine: Engine, workload: Workload, mode: str) -> Iterator[dict[str, Any]]:

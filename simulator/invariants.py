@@ -1,0 +1,129 @@
+"""What must hold between steps, whatever the configuration.
+
+Checked in tests after every step, and in a run with `check_invariants: true`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.core import state
+from simulator.core.state import Engine
+
+
+class InvariantError(AssertionError):
+    """The engine's state contradicts itself: a fault of servesweep, never of its input."""
+
+
+def check_invariants(engine: Engine) -> None:
+    """Raises InvariantError, showing both sides of what does not add up."""
+    _check_blocks(engine)
+    _check_index(engine)
+    _check_requests(engine)
+    _check_time(engine)
+
+
+def _demand(name: str, ours: object, theirs: object) -> None:
+    if ours != theirs:
+        raise InvariantError(f"{name}: {ours} != {theirs}")
+
+
+def free_queue(engine: Engine) -> list[int]:
+    """Free blocks in eviction order."""
+    pool = engine.kv.pool[0]
+    queue: list[int] = []
+    b = int(engine.kv.blocks.next_free[pool.free_head])
+    while b != pool.free_tail and len(queue) <= pool.num_usable_blocks:
+        queue.append(b)
+        b = int(engine.kv.blocks.next_free[b])
+    return queue
+
+
+def _check_blocks(engine: Engine) -> None:
+    """Blocks are conserved; a block's reference count is the number of its holders."""
+    kv = engine.kv
+    n = int(kv.pool[0].num_usable_blocks)
+    held = np.zeros(n, np.int64)
+    for request in kv.requests[kv.requests.num_blocks > 0]:
+        start = int(request.block_table_start)
+        table = kv.block_table[start : start + int(request.num_blocks)]
+        _demand("blocks twice in one table", len(set(table.tolist())), len(table))
+        held[table] += 1
+    counts = kv.blocks.ref_cnt[:n]
+    if not np.array_equal(held, counts):
+        b = int(np.flatnonzero(held != counts)[0])
+        raise InvariantError(f"block {b}: {held[b]} holders, reference count {counts[b]}")
+    queue = free_queue(engine)
+    _demand("free queue and number of free blocks", len(queue), int(kv.pool[0].num_free_blocks))
+    _demand("free queue and blocks nobody holds", sorted(queue), np.flatnonzero(counts == 0).tolist())
+
+
+def _check_index(engine: Engine) -> None:
+    """Every indexed block is found under its hash, in both directions."""
+    kv = engine.kv
+    n = int(kv.pool[0].num_usable_blocks)
+    indexed = set(np.flatnonzero(kv.blocks.block_hash[:n] != state.NONE).tolist())
+    seen: set[int] = set()
+    for block_hash in np.flatnonzero(kv.cached_blocks.first != state.NONE).tolist():
+        before, b = state.NONE, int(kv.cached_blocks.first[block_hash])
+        while b != state.NONE:
+            block = kv.blocks[b]
+            _demand(f"hash of block {b}", int(block.block_hash), block_hash)
+            _demand(f"link back of block {b}", int(block.prev_same_hash), before)
+            seen.add(b)
+            before, b = b, int(block.next_same_hash)
+        _demand(f"last block of hash {block_hash}", int(kv.cached_blocks.last[block_hash]), before)
+    _demand("indexed blocks", seen, indexed)
+
+
+def _check_requests(engine: Engine) -> None:
+    """Every request is in exactly one place, and never ahead of itself."""
+    requests, queues = engine.kv.requests, engine.queues
+    counters = queues.counters[0]
+    settings = engine.settings[0]
+    running = queues.running[: counters.num_running].tolist()
+    waiting = [
+        *queues.preempted[: counters.num_preempted_waiting].tolist(),
+        *queues.fresh[counters.fresh_head : counters.fresh_tail].tolist(),
+        *queues.heap[: counters.heap_size].tolist(),
+    ]
+    by_status = {s: np.flatnonzero(requests.status == s).tolist() for s in range(6)}
+    _demand("running", sorted(running), by_status[state.RUNNING])
+    _demand("waiting", sorted(waiting), sorted(by_status[state.WAITING] + by_status[state.PREEMPTED]))
+    _demand("unfinished", len(running) + len(waiting), int(counters.num_unfinished))
+    _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
+    if len(running) > settings.max_num_seqs:
+        raise InvariantError(f"{len(running)} running, max_num_seqs {settings.max_num_seqs}")
+    ahead = requests.num_computed_tokens > requests.num_tokens + requests.num_output_placeholders
+    _demand("requests computed beyond their tokens", np.flatnonzero(ahead).tolist(), [])
+    slots = requests.num_blocks * int(engine.kv.pool[0].block_size)
+    short = (requests.status == state.RUNNING) & (requests.num_computed_tokens > slots)
+    _demand("running without a slot for a token", np.flatnonzero(short).tolist(), [])
+    idle = np.isin(requests.status, (state.RUNNING,), invert=True) & (requests.num_blocks > 0)
+    _demand("blocks held by requests that do not run", np.flatnonzero(idle).tolist(), [])
+    done = requests.status == state.FINISHED
+    _demand(
+        "finished requests and their length",
+        requests.num_tokens[done].tolist(),
+        requests.end_num_tokens[done].tolist(),
+    )
+    generated = int((requests.num_tokens - requests.num_prompt_tokens).sum())
+    _demand("generated tokens", generated, int(counters.num_generated_tokens))
+
+
+def _check_time(engine: Engine) -> None:
+    """Clocks never go back; a batch is within its limits."""
+    counters = engine.queues.counters[0]
+    settings = engine.settings[0]
+    formed = engine.log.steps[: counters.num_steps]
+    applied = engine.log.steps[: counters.num_updates]
+    recent = slice(-3, None)
+    for name, times in (("formed_ns", formed), ("end_ns", formed), ("update_ns", applied)):
+        last = times[name][recent]
+        if (np.diff(last) < 0).any():
+            raise InvariantError(f"{name} goes back: {last.tolist()}")
+    last = formed[-1:]
+    if (last.num_tokens > settings.max_num_batched_tokens).any():
+        raise InvariantError(f"{last.num_tokens} tokens in a batch")
+    if (last.start_ns < last.formed_ns).any() or (last.end_ns < last.start_ns).any():
+        raise InvariantError(f"a step runs before it is formed: {last.tolist()}")

@@ -1,0 +1,170 @@
+"""The summary of a run: what was simulated, what came out, and how far it can be trusted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from simulator.core import state
+from simulator.core.latency import OUTSIDE_NAMES
+from simulator.core.state import Engine
+from simulator.metrics import latency_metrics
+
+if TYPE_CHECKING:
+    from simulator.simulation import Prepared
+
+SHOWN_REFUSALS = 20
+
+
+def summarize(
+    prepared: Prepared, engine: Engine, requests: pa.Table, refused: dict[int, str]
+) -> dict[str, Any]:
+    """Plain data for summary.json; times in ms or ns as named, rates per second."""
+    from simulator.simulation import servesweep_version
+
+    point, counters = prepared.point, engine.queues.counters[0]
+    intervals = engine.log.intervals[: engine.log.sizes[0].num_intervals]
+    return {
+        "servesweep": servesweep_version(),
+        "model": point.model.name,
+        "card": point.card.model_dump(mode="json"),
+        "engine": {
+            **point.engine.model_dump(mode="json"),
+            "max_model_len": prepared.max_model_len,
+            "async_scheduling": prepared.overhead.async_scheduling,
+        },
+        "overhead": point.overhead.model_dump(mode="json"),
+        "arrivals": point.arrivals,
+        "workload": {
+            "content_id": prepared.workload.content_id,
+            "requests": len(prepared.workload),
+            "prompt_tokens": int(prepared.workload.num_prompt_tokens.sum()),
+            "output_tokens": int(prepared.workload.num_output_tokens.sum()),
+        },
+        "profile": {"content_id": prepared.profile_id},
+        "requests": _request_counts(prepared, engine, refused),
+        "steps": int(counters.num_steps),
+        "preemptions": int(counters.num_preemptions),
+        **_throughput(engine),
+        "latency": latency_metrics(
+            requests, np.ascontiguousarray(intervals.ns), np.ascontiguousarray(intervals["count"])
+        ),
+        "kv": _kv(prepared, engine),
+        "prefix_cache": _prefix_cache(engine),
+        "outside_measured_grid": outside_report(engine),
+        "notes": list(prepared.notes),
+    }
+
+
+def _request_counts(
+    prepared: Prepared, engine: Engine, refused: dict[int, str]
+) -> dict[str, Any]:
+    requests = engine.kv.requests
+    finished = requests.status == state.FINISHED
+    generated = requests.num_tokens - requests.num_prompt_tokens
+    ids = prepared.workload.request_ids
+    shown = {ids[r]: reason for r, reason in list(refused.items())[:SHOWN_REFUSALS]}
+    return {
+        "finished": int(finished.sum()),
+        "capped_at_max_model_len": int(
+            (finished & (generated < prepared.workload.num_output_tokens)).sum()
+        ),
+        "refused": len(refused),
+        "refusals": shown,
+        "preempted": int((requests.num_preemptions > 0).sum()),
+        "most_preemptions_of_one": int(requests.num_preemptions.max(initial=0)),
+    }
+
+
+def _throughput(engine: Engine) -> dict[str, Any]:
+    """From the first arrival to the last token."""
+    requests = engine.kv.requests
+    ran = requests.last_token_ns != state.NEVER
+    generated = int(engine.queues.counters[0].num_generated_tokens)
+    if not ran.any():
+        return {"end_ns": None, "makespan_ms": None, "generated_tokens": 0}
+    end_ns = int(requests.last_token_ns[ran].max())
+    makespan_ns = end_ns - int(requests.arrival_ns[ran].min())
+    prompts = int(requests.num_prompt_tokens[ran].sum())
+    seconds = makespan_ns / 1e9
+    return {
+        "end_ns": end_ns,
+        "makespan_ms": makespan_ns / 1e6,
+        "generated_tokens": generated,
+        "throughput": {
+            "requests_per_s": float((requests.status == state.FINISHED).sum() / seconds),
+            "output_tokens_per_s": generated / seconds,
+            "total_tokens_per_s": (generated + prompts) / seconds,
+        },
+    }
+
+
+def _kv(prepared: Prepared, engine: Engine) -> dict[str, Any]:
+    pool = engine.kv.pool[0]
+    return {
+        "num_gpu_blocks": prepared.capacity.num_gpu_blocks,
+        "usable_blocks": int(pool.num_usable_blocks),
+        "block_bytes": prepared.capacity.block_bytes,
+        "weight_bytes": prepared.capacity.weight_bytes,
+        "peak_blocks_in_use": int(pool.num_usable_blocks - pool.min_free_blocks),
+        "reused_blocks": int(pool.reused_blocks),
+        "evicted_blocks": int(pool.evicted_blocks),
+        "failed_allocations": int(pool.failed_allocations),
+        # No block was used twice and nobody ever waited for one: any larger pool gives this result.
+        "capacity_inert": bool(
+            pool.reused_blocks == 0 and pool.failed_allocations == 0 and not _pool_refused(engine)
+        ),
+    }
+
+
+def _pool_refused(engine: Engine) -> bool:
+    """Whether somebody was refused whom a larger pool would have served."""
+    requests = engine.kv.requests
+    refused = requests[requests.status == state.REFUSED]
+    return bool((refused.num_prompt_tokens < engine.settings[0].max_model_len).any())
+
+
+def _prefix_cache(engine: Engine) -> dict[str, Any]:
+    """hit_rate counts each request once, at its first admission; `vllm` counts every lookup."""
+    pool, requests = engine.kv.pool[0], engine.kv.requests
+    admitted = requests[requests.num_cached_tokens != state.NONE]
+    looked_up = int(admitted.num_prompt_tokens.sum()) if pool.enable_caching else 0
+    hit = int(admitted.num_cached_tokens.sum())
+    return {
+        "hit_rate": hit / looked_up if looked_up else 0.0,
+        "hit_tokens": hit,
+        "looked_up_tokens": looked_up,
+        "hit_tokens_all_admissions": int(
+            engine.queues.counters[0].hit_tokens_all_admissions
+        ),
+        "vllm": {
+            name: int(pool[name])
+            for name in ("queries", "hits", "preempted_queries", "preempted_hits")
+        },
+    }
+
+
+def outside_report(engine: Engine) -> dict[str, dict[str, int]]:
+    """Batches whose lookup left the measured grid, by table and axis, with the farthest one."""
+    report: dict[str, dict[str, int]] = {}
+    for name, record in zip(OUTSIDE_NAMES, engine.outside, strict=True):
+        axis: dict[str, int] = {}
+        if record.below:
+            axis |= {
+                "below": int(record.below),
+                "lowest": int(record.lowest),
+                "first_sample": int(record.first),
+            }
+        if record.above:
+            axis |= {
+                "above": int(record.above),
+                "highest": int(record.highest),
+                "last_sample": int(record.last),
+            }
+        if axis:
+            report[name] = axis
+    return report
+
+
