@@ -117,6 +117,7 @@ def build_engine(
     batches = state.Batches(
         info=_records(depth, state.BATCH),
         entries=_records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
+        details=_records((depth, settings.max_num_seqs), state.BATCH_DETAIL),
     )
     log = state.Log(
         steps=_records(INITIAL_STEPS, state.STEP),

@@ -59,18 +59,6 @@ def num_evictable_blocks(kv, request, num_hit_blocks):
 
 
 @compiled
-def changes_blocks(request, num_tokens, block_size):
-    """Whether computing up to `num_tokens` needs another block or fills one.
-
-    The short cut of the core: most requests decode within their last block in most steps.
-    """
-    return (
-        num_tokens > request.num_blocks * block_size
-        or num_tokens >= (request.num_cached_blocks + 1) * block_size
-    )
-
-
-@compiled
 def allocate_slots(kv, request, num_new_tokens):
     """Slots for the next tokens of a running request.
 

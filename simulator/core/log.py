@@ -66,13 +66,14 @@ def log_batch(engine, slot):
     sizes = engine.log.sizes[0]
     for i in range(engine.batches.info[slot].num_requests):
         entry = engine.batches.entries[slot, i]
+        detail = engine.batches.details[slot, i]
         event = engine.log.events[sizes.num_events]
         event.step = engine.queues.counters[0].num_steps
-        event.kind = entry.kind
+        event.kind = detail.kind
         event.request = entry.request
         event.num_scheduled_tokens = entry.num_scheduled_tokens
         event.num_computed_tokens = entry.num_computed_tokens
-        event.num_new_blocks = entry.num_new_blocks
+        event.num_new_blocks = detail.num_new_blocks
         event.samples = entry.samples
         sizes.num_events += 1
 

@@ -62,32 +62,25 @@ def schedule(engine, slot):
 def schedule_running(engine, slot, budget):
     """Phase A. Returns the token budget left."""
     settings = engine.settings[0]
-    threshold = settings.long_prefill_token_threshold
-    max_model_len = settings.max_model_len
     kv = engine.kv
-    block_size = kv.pool[0].block_size
     running = engine.queues.running
     counters = engine.queues.counters[0]
+    asynchronous = settings.async_scheduling
     i = 0
     while i < counters.num_running and budget > 0:
         r = running[i]
         request = kv.requests[r]
-        num_computed_tokens = request.num_computed_tokens
-        placeholders = request.num_output_placeholders
-        if placeholders > 0 and num_computed_tokens + 2 - placeholders >= request.end_num_tokens:
-            i += 1  # its last token is in flight
+        if request.num_computed_tokens + 1 < request.stride_end:
+            add_stride_to_batch(engine, slot, r, request, asynchronous)
+            budget -= 1
+            i += 1
             continue
-        num_new_tokens = request.num_tokens + placeholders - num_computed_tokens
-        if 0 < threshold < num_new_tokens:
-            num_new_tokens = threshold
-        num_new_tokens = min(num_new_tokens, budget, max_model_len - 1 - num_computed_tokens)
+        num_new_tokens = num_tokens_to_schedule(settings, request, budget)
         if num_new_tokens == 0:
             i += 1
             continue
 
-        num_new_blocks = 0
-        if kv_cache.changes_blocks(request, num_computed_tokens + num_new_tokens, block_size):
-            num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
+        num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
         while num_new_blocks == NONE:
             victim = take_victim(engine)
             given_back = unschedule(engine, slot, victim)
@@ -105,6 +98,19 @@ def schedule_running(engine, slot, budget):
         budget -= num_new_tokens
         i += 1
     return budget
+
+
+@compiled
+def num_tokens_to_schedule(settings, request, budget):
+    """Tokens a running request may compute in this step; 0 if none, or its last is in flight."""
+    placeholders = request.num_output_placeholders
+    num_computed_tokens = request.num_computed_tokens
+    if placeholders > 0 and num_computed_tokens + 2 - placeholders >= request.end_num_tokens:
+        return 0
+    num_new_tokens = request.num_tokens + placeholders - num_computed_tokens
+    if 0 < settings.long_prefill_token_threshold < num_new_tokens:
+        num_new_tokens = settings.long_prefill_token_threshold
+    return min(num_new_tokens, budget, settings.max_model_len - 1 - num_computed_tokens)
 
 
 @compiled
@@ -158,22 +164,59 @@ def schedule_waiting(engine, slot, budget):
 @compiled
 def add_to_batch(engine, slot, r, num_scheduled_tokens, num_new_blocks, kind):
     """Its computed tokens advance now; it samples if they have caught up with its tokens."""
+    settings = engine.settings[0]
     batch = engine.batches.info[slot]
     entry = engine.batches.entries[slot, batch.num_requests]
     request = engine.kv.requests[r]
-    num_computed_tokens = request.num_computed_tokens
-    placeholders = request.num_output_placeholders
-    samples = num_computed_tokens + num_scheduled_tokens >= request.num_tokens + placeholders
     entry.request = r
     entry.num_scheduled_tokens = num_scheduled_tokens
-    entry.num_computed_tokens = num_computed_tokens
-    entry.num_new_blocks = num_new_blocks
-    entry.kind = kind
-    entry.samples = samples
-    request.num_computed_tokens = num_computed_tokens + num_scheduled_tokens
-    if samples and engine.settings[0].async_scheduling:
-        request.num_output_placeholders = placeholders + 1
+    entry.num_computed_tokens = request.num_computed_tokens
+    request.num_computed_tokens += num_scheduled_tokens
+    entry.samples = (
+        request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
+    )
+    if entry.samples and settings.async_scheduling:
+        request.num_output_placeholders += 1
+    request.stride_end = stride_end(engine.kv, request) if entry.samples else 0
+    if settings.log_events:
+        detail = engine.batches.details[slot, batch.num_requests]
+        detail.kind = kind
+        detail.num_new_blocks = num_new_blocks
     batch.num_requests += 1
+
+
+@compiled
+def stride_end(kv, request):
+    """How far a decoding request gets one token a step without any other change to it.
+
+    Most requests do just that in most steps, and all of a step's rules but one come to nothing for
+    them: no block to add, none filled, no last token. Only the token budget still counts.
+    """
+    end = min(request.num_blocks * kv.pool[0].block_size + 1, request.end_num_tokens)
+    if kv.pool[0].enable_caching:
+        end = min(end, (request.num_cached_blocks + 1) * kv.pool[0].block_size)
+    return end
+
+
+@compiled
+def add_stride_to_batch(engine, slot, r, request, asynchronous):
+    """One token for a request in stride; what `add_to_batch` would do."""
+    batch = engine.batches.info[slot]
+    i = batch.num_requests
+    entry = engine.batches.entries[slot, i]
+    num_computed_tokens = request.num_computed_tokens
+    entry.request = r
+    entry.num_scheduled_tokens = 1
+    entry.num_computed_tokens = num_computed_tokens
+    entry.samples = 1
+    request.num_computed_tokens = num_computed_tokens + 1
+    if asynchronous:
+        request.num_output_placeholders += 1
+    if engine.settings[0].log_events:
+        detail = engine.batches.details[slot, i]
+        detail.kind = SCHEDULED_RUNNING
+        detail.num_new_blocks = 0
+    batch.num_requests = i + 1
 
 
 @compiled
@@ -213,6 +256,7 @@ def unschedule(engine, slot, r):
                 engine.kv.requests[r].num_output_placeholders -= 1
             for j in range(i, batch.num_requests - 1):
                 engine.batches.entries[slot, j] = engine.batches.entries[slot, j + 1]
+                engine.batches.details[slot, j] = engine.batches.details[slot, j + 1]
             batch.num_requests -= 1
             return num_tokens
     return 0
@@ -225,6 +269,7 @@ def preempt(engine, slot, r):
     kv_cache.free(engine.kv, request)
     request.status = PREEMPTED
     request.num_computed_tokens = 0
+    request.stride_end = 0
     request.num_preemptions += 1
     prepend_request(engine.queues, engine.kv.requests, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
@@ -301,11 +346,11 @@ def update_from_output(engine, slot):
             interval_ns = now_ns - last_token_ns
             num_intervals = 1
         if asynchronous:
-            request.num_output_placeholders -= 1
-            if request.status == RUNNING:
-                kv_cache.cache_full_blocks(
-                    kv, request, request.num_computed_tokens - request.num_output_placeholders
-                )
+            placeholders = request.num_output_placeholders - 1
+            request.num_output_placeholders = placeholders
+            num_known_tokens = request.num_computed_tokens - placeholders
+            if num_known_tokens + 1 >= request.stride_end and request.status == RUNNING:
+                kv_cache.cache_full_blocks(kv, request, num_known_tokens)
         if num_tokens >= request.end_num_tokens:
             finish(engine, entry.request)
             num_finished += 1

@@ -46,9 +46,9 @@ REQUEST = _record(
         "num_output_placeholders": "i4",  # tokens of batches in flight (asynchronous scheduling)
         "num_blocks": "i4",  # held, in block_table[block_table_start:][:num_blocks]
         "num_cached_blocks": "i4",  # of those, the leading ones that are in the hash index
-        "num_prompt_tokens": "i4",
         "end_num_tokens": "i4",  # finished when num_tokens reaches it
         "status": "i4",
+        "stride_end": "i4",  # while num_computed_tokens + 1 is below it, a step is one token, no more
         "last_token_ns": "i8",
         "first_token_ns": "i8",
         "block_table_start": "i8",
@@ -58,12 +58,13 @@ REQUEST = _record(
         "queued_ns": "i8",
         "first_scheduled_ns": "i8",
         "tool_ns": "i8",
+        "num_prompt_tokens": "i4",
         "next_in_session": "i4",
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
         "num_preemptions": "i4",
         "num_cached_tokens": "i4",  # prefix hit at its first admission
-        "_pad": "3i4",  # to 128 bytes: two cache lines
+        "_pad": "2i4",  # to 128 bytes: two cache lines
     }
 )
 
@@ -170,11 +171,12 @@ BATCH_ENTRY = _record(
         "request": "u4",
         "num_scheduled_tokens": "i4",
         "num_computed_tokens": "i4",  # before this step
-        "num_new_blocks": "i4",
-        "kind": "i4",
         "samples": "i4",  # 1: this batch gives it a token
     }
 )
+
+# What only the event log asks of a batch entry.
+BATCH_DETAIL = _record({"kind": "i4", "num_new_blocks": "i4"})
 
 STEP = _record(
     {
@@ -254,6 +256,7 @@ class Batches(NamedTuple):
 
     info: Records  # BATCH[batch_queue_size]
     entries: Records  # BATCH_ENTRY[batch_queue_size, max_num_seqs]
+    details: Records  # BATCH_DETAIL, the same shape; kept up only with settings.log_events
 
 
 class Log(NamedTuple):
