@@ -85,7 +85,7 @@ def build_engine(
     """The engine before its first step, and the requests it refuses with the reasons."""
     refused = refusals(workload, settings)
     arrival = workload.arrival_ns if arrival_ns is None else arrival_ns
-    requests = _requests(workload, hashes, settings, arrival, refused)
+    requests = _requests(workload, hashes, settings, refused)
     n = len(requests)
     blocks_needed = -(-(requests.end_num_tokens.astype(np.int64) - 1) // settings.block_size)
     table_start = np.zeros(n + 1, np.int64)
@@ -94,6 +94,7 @@ def build_engine(
 
     kv = state.KVCache(
         requests=requests,
+        infos=_infos(workload, settings, arrival),
         blocks=_blocks(settings.num_usable_blocks),
         cached_blocks=_cached_blocks(hashes.count),
         block_table=np.zeros(max(1, int(table_start[-1])), np.int32),
@@ -172,32 +173,36 @@ def _one(dtype: np.dtype[np.void]) -> state.Records:
 
 
 def _requests(
-    workload: Workload,
-    hashes: BlockHashes,
-    settings: EngineSettings,
-    arrival: NDArray[np.int64],
-    refused: dict[int, str],
+    workload: Workload, hashes: BlockHashes, settings: EngineSettings, refused: dict[int, str]
 ) -> state.Records:
-    n = len(workload.request_ids)
-    requests = _records(n, state.REQUEST)
+    requests = _records(len(workload), state.REQUEST)
     requests.num_tokens = workload.num_prompt_tokens
-    requests.num_prompt_tokens = workload.num_prompt_tokens
     requests.end_num_tokens = end_num_tokens(workload, settings.max_model_len)
     requests.status = state.UNBORN
     requests.block_hashes_start = hashes.offsets[:-1]
-    requests.arrival_ns = arrival
-    for field in ("queued_ns", "first_scheduled_ns", "first_token_ns", "last_token_ns"):
-        requests[field] = state.NEVER
-    requests.tool_ns = workload.tool_ns
-    requests.next_in_session = state.NONE
-    children = np.flatnonzero(workload.session_parent >= 0)
-    requests.next_in_session[workload.session_parent[children]] = children
-    requests.priority = workload.priority
-    if settings.policy == "priority":
-        requests.id_rank[sorted(range(n), key=workload.request_ids.__getitem__)] = np.arange(n)
+    requests.last_token_ns = state.NEVER
     requests.num_cached_tokens = state.NONE
     requests.status[list(refused)] = state.REFUSED
     return requests
+
+
+def _infos(
+    workload: Workload, settings: EngineSettings, arrival: NDArray[np.int64]
+) -> state.Records:
+    n = len(workload)
+    infos = _records(n, state.REQUEST_INFO)
+    infos.arrival_ns = arrival
+    for field in ("queued_ns", "first_scheduled_ns", "first_token_ns"):
+        infos[field] = state.NEVER
+    infos.tool_ns = workload.tool_ns
+    infos.num_prompt_tokens = workload.num_prompt_tokens
+    infos.next_in_session = state.NONE
+    children = np.flatnonzero(workload.session_parent >= 0)
+    infos.next_in_session[workload.session_parent[children]] = children
+    infos.priority = workload.priority
+    if settings.policy == "priority":
+        infos.id_rank[sorted(range(n), key=workload.request_ids.__getitem__)] = np.arange(n)
+    return infos
 
 
 def _blocks(num_usable_blocks: int) -> state.Records:

@@ -107,7 +107,7 @@ def _check_requests(engine: Engine) -> None:
         requests.num_tokens[done].tolist(),
         requests.end_num_tokens[done].tolist(),
     )
-    generated = int((requests.num_tokens - requests.num_prompt_tokens).sum())
+    generated = int((requests.num_tokens - engine.kv.infos.num_prompt_tokens).sum())
     _demand("generated tokens", generated, int(counters.num_generated_tokens))
 
 

@@ -66,21 +66,23 @@ def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) -> pa.Table:
     """One row a request, in the workload's order. Times in ns, null for what never happened."""
-    r = engine.kv.requests
+    r, info = engine.kv.requests, engine.kv.infos
     requested = workload.num_output_tokens
-    output = r.num_tokens - r.num_prompt_tokens
+    output = r.num_tokens - info.num_prompt_tokens
     finished = r.status == state.FINISHED
     reasons = [refused.get(i) for i in range(len(r))]
-    never = NEVER_RUN
+    never_arrived = (info.queued_ns == state.NEVER) & (workload.session_parent >= 0)
     return pa.table(
         {
             "request_id": pa.array(workload.request_ids, pa.string()),
-            "arrival_ns": _nullable(r.arrival_ns, r.status == state.REFUSED, roots_of(workload)),
-            "queued_ns": _nullable(r.queued_ns, r.queued_ns == never),
-            "first_scheduled_ns": _nullable(r.first_scheduled_ns, r.first_scheduled_ns == never),
-            "first_token_ns": _nullable(r.first_token_ns, r.first_token_ns == never),
-            "last_token_ns": _nullable(r.last_token_ns, r.last_token_ns == never),
-            "prompt_tokens": np.ascontiguousarray(r.num_prompt_tokens),
+            "arrival_ns": _nullable(info.arrival_ns, never_arrived),
+            "queued_ns": _nullable(info.queued_ns, info.queued_ns == state.NEVER),
+            "first_scheduled_ns": _nullable(
+                info.first_scheduled_ns, info.first_scheduled_ns == state.NEVER
+            ),
+            "first_token_ns": _nullable(info.first_token_ns, info.first_token_ns == state.NEVER),
+            "last_token_ns": _nullable(r.last_token_ns, r.last_token_ns == state.NEVER),
+            "prompt_tokens": np.ascontiguousarray(info.num_prompt_tokens),
             "requested_output_tokens": requested,
             "output_tokens": output,
             "hit_tokens_gpu": np.maximum(r.num_cached_tokens, 0),
@@ -92,19 +94,8 @@ def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) 
     )
 
 
-NEVER_RUN = state.NEVER
-
-
-def roots_of(workload: Workload) -> NDArray[np.bool_]:
-    """Requests whose arrival the workload knows: all but the later calls of a session."""
-    return workload.session_parent < 0
-
-
-def _nullable(
-    values: NDArray[np.int64], missing: NDArray[np.bool_], known: NDArray[np.bool_] | None = None
-) -> pa.Array:
-    mask = missing if known is None else missing & ~known
-    return pa.array(np.ascontiguousarray(values), pa.int64(), mask=np.ascontiguousarray(mask))
+def _nullable(values: NDArray[np.int64], missing: NDArray[np.bool_]) -> pa.Array:
+    return pa.array(np.ascontiguousarray(values), pa.int64(), mask=np.ascontiguousarray(missing))
 
 
 def timeseries_table(engine: Engine) -> pa.Table:
@@ -120,9 +111,9 @@ def timeseries_table(engine: Engine) -> pa.Table:
     end_ns = int(update_ns[-1]) if len(update_ns) else 0
     seconds = -(-end_ns // SECOND)
     ticks = np.arange(1, seconds + 1, dtype=np.int64)
-    first = engine.kv.requests.first_token_ns
+    first = engine.kv.infos.first_token_ns
     got_first = first != state.NEVER
-    prompts = engine.kv.requests.num_prompt_tokens[got_first]
+    prompts = engine.kv.infos.num_prompt_tokens[got_first]
 
     last_step = np.searchsorted(update_ns, ticks * SECOND, side="right") - 1
     seen = last_step >= 0

@@ -63,7 +63,7 @@ def _request_counts(
 ) -> dict[str, Any]:
     requests = engine.kv.requests
     finished = requests.status == state.FINISHED
-    generated = requests.num_tokens - requests.num_prompt_tokens
+    generated = requests.num_tokens - engine.kv.infos.num_prompt_tokens
     ids = prepared.workload.request_ids
     shown = {ids[r]: reason for r, reason in list(refused.items())[:SHOWN_REFUSALS]}
     return {
@@ -80,14 +80,14 @@ def _request_counts(
 
 def _throughput(engine: Engine) -> dict[str, Any]:
     """From the first arrival to the last token."""
-    requests = engine.kv.requests
+    requests, infos = engine.kv.requests, engine.kv.infos
     ran = requests.last_token_ns != state.NEVER
     generated = int(engine.queues.counters[0].num_generated_tokens)
     if not ran.any():
         return {"end_ns": None, "makespan_ms": None, "generated_tokens": 0}
     end_ns = int(requests.last_token_ns[ran].max())
-    makespan_ns = end_ns - int(requests.arrival_ns[ran].min())
-    prompts = int(requests.num_prompt_tokens[ran].sum())
+    makespan_ns = end_ns - int(infos.arrival_ns[ran].min())
+    prompts = int(infos.num_prompt_tokens[ran].sum())
     seconds = makespan_ns / 1e9
     return {
         "end_ns": end_ns,
@@ -121,17 +121,17 @@ def _kv(prepared: Prepared, engine: Engine) -> dict[str, Any]:
 
 def _pool_refused(engine: Engine) -> bool:
     """Whether somebody was refused whom a larger pool would have served."""
-    requests = engine.kv.requests
-    refused = requests[requests.status == state.REFUSED]
+    refused = engine.kv.infos[engine.kv.requests.status == state.REFUSED]
     return bool((refused.num_prompt_tokens < engine.settings[0].max_model_len).any())
 
 
 def _prefix_cache(engine: Engine) -> dict[str, Any]:
     """hit_rate counts each request once, at its first admission; `vllm` counts every lookup."""
     pool, requests = engine.kv.pool[0], engine.kv.requests
-    admitted = requests[requests.num_cached_tokens != state.NONE]
-    looked_up = int(admitted.num_prompt_tokens.sum()) if pool.enable_caching else 0
-    hit = int(admitted.num_cached_tokens.sum())
+    admitted = requests.num_cached_tokens != state.NONE
+    prompts = engine.kv.infos.num_prompt_tokens[admitted]
+    looked_up = int(prompts.sum()) if pool.enable_caching else 0
+    hit = int(requests.num_cached_tokens[admitted].sum())
     return {
         "hit_rate": hit / looked_up if looked_up else 0.0,
         "hit_tokens": hit,

@@ -9,14 +9,14 @@ from simulator.core.state import FOREVER, NONE, WAITING
 
 
 @compiled
-def arrives_before(requests, a, b):
-    if requests[a].arrival_ns != requests[b].arrival_ns:
-        return requests[a].arrival_ns < requests[b].arrival_ns
+def arrives_before(infos, a, b):
+    if infos[a].arrival_ns != infos[b].arrival_ns:
+        return infos[a].arrival_ns < infos[b].arrival_ns
     return a < b
 
 
 @compiled
-def next_arrival(queues, requests):
+def next_arrival(queues, infos):
     """The request that arrives next (earlier arrival, then file order), or NONE."""
     counters = queues.counters[0]
     known = NONE
@@ -25,46 +25,48 @@ def next_arrival(queues, requests):
     if counters.num_released == 0:
         return known
     released = queues.released[0]
-    if known == NONE or arrives_before(requests, released, known):
+    if known == NONE or arrives_before(infos, released, known):
         return released
     return known
 
 
 @compiled
-def next_arrival_ns(queues, requests):
-    r = next_arrival(queues, requests)
-    return FOREVER if r == NONE else requests[r].arrival_ns
+def next_arrival_ns(queues, infos):
+    r = next_arrival(queues, infos)
+    return FOREVER if r == NONE else infos[r].arrival_ns
 
 
 @compiled
-def take_arrivals(queues, requests, policy):
+def take_arrivals(kv, queues, policy):
     """Queue everyone who arrived by now."""
+    infos = kv.infos
     counters = queues.counters[0]
     while True:
-        r = next_arrival(queues, requests)
-        if r == NONE or requests[r].arrival_ns > counters.now_ns:
+        r = next_arrival(queues, infos)
+        if r == NONE or infos[r].arrival_ns > counters.now_ns:
             break
         if counters.num_released > 0 and queues.released[0] == r:
             counters.num_released = heap.remove(
-                queues.released, counters.num_released, requests, arrives_before, 0
+                queues.released, counters.num_released, infos, arrives_before, 0
             )
         else:
             counters.next_arrival += 1
-        requests[r].status = WAITING
-        requests[r].queued_ns = counters.now_ns
-        add_request(queues, requests, policy, r)
+        kv.requests[r].status = WAITING
+        infos[r].queued_ns = counters.now_ns
+        add_request(queues, infos, policy, r)
         counters.num_unfinished += 1
         counters.num_to_come -= 1
 
 
 @compiled
-def release_next_call(queues, requests, request, ended_ns):
-    """The session's next call arrives when its tool has run."""
-    r = request.next_in_session
-    if r == NONE:
+def release_next_call(kv, queues, r):
+    """The call after `r` in its session arrives when the tool between them has run."""
+    infos = kv.infos
+    following = infos[r].next_in_session
+    if following == NONE:
         return
     counters = queues.counters[0]
-    requests[r].arrival_ns = ended_ns + request.tool_ns
+    infos[following].arrival_ns = counters.now_ns + infos[r].tool_ns
     counters.num_released = heap.push(
-        queues.released, counters.num_released, requests, arrives_before, r
+        queues.released, counters.num_released, infos, arrives_before, following
     )

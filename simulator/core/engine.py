@@ -36,7 +36,7 @@ def advance(engine, until_ns, max_steps):
     while True:
         if not counters.must_wait:
             if counters.num_batches == 0 and not has_requests(settings, counters):
-                arrival_ns = next_arrival_ns(queues, engine.kv.requests)
+                arrival_ns = next_arrival_ns(queues, engine.kv.infos)
                 if arrival_ns == FOREVER:
                     return DONE
                 if arrival_ns >= until_ns:
@@ -46,7 +46,7 @@ def advance(engine, until_ns, max_steps):
                 return REACHED_UNTIL
             if log_is_full(engine):
                 return LOG_FULL
-            take_arrivals(queues, engine.kv.requests, settings.policy)
+            take_arrivals(engine.kv, queues, settings.policy)
             if has_requests(settings, counters):
                 num_tokens = form_batch(engine)
                 if num_tokens == 0 and is_stuck(engine):

@@ -1,4 +1,4 @@
-"""A binary heap of request indices; `before(requests, a, b)` is its order, which must be total."""
+"""A binary heap of request indices; `before(infos, a, b)` is its order, which must be total."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from simulator.core.jit import compiled
 
 
 @compiled
-def push(heap, size, requests, before, r):
+def push(heap, size, infos, before, r):
     """Returns the new size."""
     heap[size] = r
-    sift_up(heap, requests, before, size)
+    sift_up(heap, infos, before, size)
     return size + 1
 
 
 @compiled
-def remove(heap, size, requests, before, i):
+def remove(heap, size, infos, before, i):
     """Remove the element at position i. Returns the new size."""
     size -= 1
     if i < size:
         heap[i] = heap[size]
-        sift_down(heap, size, requests, before, i)
-        sift_up(heap, requests, before, i)
+        sift_down(heap, size, infos, before, i)
+        sift_up(heap, infos, before, i)
     return size
 
 
 @compiled
-def sift_up(heap, requests, before, i):
+def sift_up(heap, infos, before, i):
     while i > 0:
         parent = (i - 1) // 2
-        if not before(requests, heap[i], heap[parent]):
+        if not before(infos, heap[i], heap[parent]):
             break
         heap[i], heap[parent] = heap[parent], heap[i]
         i = parent
 
 
 @compiled
-def sift_down(heap, size, requests, before, i):
+def sift_down(heap, size, infos, before, i):
     while True:
         child = 2 * i + 1
         if child >= size:
             break
-        if child + 1 < size and before(requests, heap[child + 1], heap[child]):
+        if child + 1 < size and before(infos, heap[child + 1], heap[child]):
             child += 1
-        if not before(requests, heap[child], heap[i]):
+        if not before(infos, heap[child], heap[i]):
             break
         heap[i], heap[child] = heap[child], heap[i]
         i = child

@@ -1,7 +1,7 @@
 """Who waits, and in which order.
 
 fcfs: preempted requests go back to the head of the queue, so the queue is always a stack of preempted
-requests on top of the fresh ones in order of arrival.
+infos on top of the fresh ones in order of arrival.
 priority: a heap ordered by (priority, arrival, id as a string); being preempted gives no advantage.
 """
 
@@ -13,10 +13,10 @@ from simulator.core.state import FCFS
 
 
 @compiled
-def comes_before(requests, a, b):
+def comes_before(infos, a, b):
     """vLLM's order of requests: smaller priority value, then earlier arrival, then smaller id."""
-    x = requests[a]
-    y = requests[b]
+    x = infos[a]
+    y = infos[b]
     if x.priority != y.priority:
         return x.priority < y.priority
     if x.arrival_ns != y.arrival_ns:
@@ -35,19 +35,19 @@ def num_waiting(queues):
 
 
 @compiled
-def add_request(queues, requests, policy, r):
+def add_request(queues, infos, policy, r):
     counters = queues.counters[0]
     if policy == FCFS:
         queues.fresh[counters.fresh_tail] = r
         counters.fresh_tail += 1
     else:
         counters.heap_size = heap.push(
-            queues.heap, counters.heap_size, requests, comes_before, r
+            queues.heap, counters.heap_size, infos, comes_before, r
         )
 
 
 @compiled
-def prepend_request(queues, requests, policy, r):
+def prepend_request(queues, infos, policy, r):
     """Put a preempted request back."""
     counters = queues.counters[0]
     if policy == FCFS:
@@ -55,7 +55,7 @@ def prepend_request(queues, requests, policy, r):
         counters.num_preempted_waiting += 1
     else:
         counters.heap_size = heap.push(
-            queues.heap, counters.heap_size, requests, comes_before, r
+            queues.heap, counters.heap_size, infos, comes_before, r
         )
 
 
@@ -71,12 +71,12 @@ def peek_request(queues):
 
 
 @compiled
-def pop_request(queues, requests):
+def pop_request(queues, infos):
     """Take out the request that `peek_request` showed."""
     counters = queues.counters[0]
     if counters.heap_size > 0:
         counters.heap_size = heap.remove(
-            queues.heap, counters.heap_size, requests, comes_before, 0
+            queues.heap, counters.heap_size, infos, comes_before, 0
         )
     elif counters.num_preempted_waiting > 0:
         counters.num_preempted_waiting -= 1
@@ -85,7 +85,7 @@ def pop_request(queues, requests):
 
 
 @compiled
-def remove_preempted_request(queues, requests, policy, r):
+def remove_preempted_request(queues, infos, policy, r):
     """Take out a request that finished while it waited: its last token was in flight."""
     counters = queues.counters[0]
     if policy == FCFS:
@@ -99,6 +99,6 @@ def remove_preempted_request(queues, requests, policy, r):
         for i in range(counters.heap_size):
             if queues.heap[i] == r:
                 counters.heap_size = heap.remove(
-                    queues.heap, counters.heap_size, requests, comes_before, i
+                    queues.heap, counters.heap_size, infos, comes_before, i
                 )
                 break

@@ -145,7 +145,7 @@ def schedule_waiting(engine, slot, budget):
             break
         kv_cache.allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens)
 
-        pop_request(queues, kv.requests)
+        pop_request(queues, kv.infos)
         queues.running[counters.num_running] = r
         counters.num_running += 1
         kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
@@ -153,7 +153,7 @@ def schedule_waiting(engine, slot, budget):
         request.num_computed_tokens = num_hit_tokens
         if request.num_cached_tokens == NONE:
             request.num_cached_tokens = num_hit_tokens
-            request.first_scheduled_ns = counters.now_ns
+            kv.infos[r].first_scheduled_ns = counters.now_ns
         counters.admissions += 1
         counters.hit_tokens_all_admissions += num_hit_tokens
         add_to_batch(engine, slot, r, num_new_tokens, request.num_blocks, kind)
@@ -231,10 +231,10 @@ def take_victim(engine):
     if engine.settings[0].policy != FCFS:
         position = 0
         for i in range(1, counters.num_running):
-            worst = engine.kv.requests[running[position]]
-            request = engine.kv.requests[running[i]]
-            if request.priority > worst.priority or (
-                request.priority == worst.priority and request.arrival_ns > worst.arrival_ns
+            worst = engine.kv.infos[running[position]]
+            info = engine.kv.infos[running[i]]
+            if info.priority > worst.priority or (
+                info.priority == worst.priority and info.arrival_ns > worst.arrival_ns
             ):
                 position = i
     victim = running[position]
@@ -271,7 +271,7 @@ def preempt(engine, slot, r):
     request.num_computed_tokens = 0
     request.stride_end = 0
     request.num_preemptions += 1
-    prepend_request(engine.queues, engine.kv.requests, engine.settings[0].policy, r)
+    prepend_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
     engine.batches.info[slot].num_preempted += 1
     log_preempted(engine, r)
@@ -338,7 +338,7 @@ def update_from_output(engine, slot):
         last_token_ns = request.last_token_ns
         request.last_token_ns = now_ns
         if last_token_ns == NEVER:
-            request.first_token_ns = now_ns
+            kv.infos[entry.request].first_token_ns = now_ns
         elif now_ns - last_token_ns == interval_ns:
             num_intervals += 1
         else:
@@ -366,14 +366,12 @@ def finish(engine, r):
     counters = engine.queues.counters[0]
     request = engine.kv.requests[r]
     if request.status == PREEMPTED:
-        remove_preempted_request(
-            engine.queues, engine.kv.requests, engine.settings[0].policy, r
-        )
+        remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
     kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1
-    release_next_call(engine.queues, engine.kv.requests, request, counters.now_ns)
+    release_next_call(engine.kv, engine.queues, r)
     log_finished(engine, r)
 
 

@@ -38,9 +38,9 @@ def _record(fields: dict[str, str]) -> np.dtype[np.void]:
     return np.dtype(list(fields.items()), align=True)
 
 
+# What a step touches of a request: 64 bytes, one cache line.
 REQUEST = _record(
     {
-        # Touched in every step the request runs: kept in the first 64 bytes, one cache line.
         "num_tokens": "i4",  # prompt plus output tokens known so far
         "num_computed_tokens": "i4",
         "num_output_placeholders": "i4",  # tokens of batches in flight (asynchronous scheduling)
@@ -50,21 +50,25 @@ REQUEST = _record(
         "status": "i4",
         "stride_end": "i4",  # while num_computed_tokens + 1 is below it, a step is one token, no more
         "last_token_ns": "i8",
-        "first_token_ns": "i8",
         "block_table_start": "i8",
         "block_hashes_start": "i8",
-        # Touched when something happens to it.
+        "num_preemptions": "i4",
+        "num_cached_tokens": "i4",  # prefix hit at its first admission
+    }
+)
+
+# The rest of it.
+REQUEST_INFO = _record(
+    {
         "arrival_ns": "i8",
         "queued_ns": "i8",
         "first_scheduled_ns": "i8",
+        "first_token_ns": "i8",
         "tool_ns": "i8",
         "num_prompt_tokens": "i4",
         "next_in_session": "i4",
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
-        "num_preemptions": "i4",
-        "num_cached_tokens": "i4",  # prefix hit at its first admission
-        "_pad": "2i4",  # to 128 bytes: two cache lines
     }
 )
 
@@ -77,6 +81,7 @@ BLOCK = _record(
         "prev_same_hash": "i4",
         "next_same_hash": "i4",
         "used": "i4",  # 1 once it was handed out
+        "_pad": "i4",  # to 32 bytes: never across two cache lines
     }
 )
 
@@ -232,6 +237,7 @@ class KVCache(NamedTuple):
     """Who holds which block, and which blocks hold which content."""
 
     requests: Records  # REQUEST[n]
+    infos: Records  # REQUEST_INFO[n]
     blocks: Records  # BLOCK[num_usable_blocks + 2]: two sentinels last
     cached_blocks: Records  # CACHED_BLOCKS[number of distinct block hashes]
     block_table: NDArray[np.int32]
