@@ -33,7 +33,7 @@ CUDAGRAPH_MODES = {
 SERIES = ("t", "prompt_throughput", "gen_throughput", "running", "waiting", "kv_cache_pct")
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
-Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 
 class _Arguments(Foreign):
@@ -206,5 +206,17 @@ def _requests(path: Path) -> Iterator[_Request]:
 
 
 def _series(path: Path) -> dict[str, Floats]:
+    """The columns of timeseries.csv; seconds in which no step ran have no row."""
     table = CsvTable(path, read_file(path), SERIES)
-    return {column: table.floats(column) for column in SERIES}
+    series = {column: table.floats(column) for column in SERIES}
+    for column, values in series.items():
+        least, most = 0.0, 100.0 if column == "kv_cache_pct" else np.inf
+        wrong = np.flatnonzero((values < least) | (values > most))
+        if len(wrong):
+            expected = f"a number from 0 to {most:g}" if most < np.inf else "a number from 0 on"
+            raise table.error(int(wrong[0]), column, float(values[wrong[0]]), expected)
+    late = np.flatnonzero(np.diff(series["t"]) <= 0)
+    if len(late):
+        row, before = int(late[0]) + 1, float(series["t"][late[0]])
+        raise table.error(row, "t", float(series["t"][row]), f"more than {before}, the row before")
+    return series
