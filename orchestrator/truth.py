@@ -1,0 +1,38 @@
+"""Ground truth: a recorded run, a `vllm bench serve` result or a table of percentiles.
+
+    truth = load_truth(TruthConfig(recorded="bench/RTX4090/Llama-3.1-8B/vllm"), base)
+
+Load it once; it is plain data that can be sent to another process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.truth_config import Definitions, PercentilesConfig, TruthConfig
+from orchestrator.truth_data import DEFINITIONS, HEADLINE, STATISTICS, Truth, TruthRequests
+from orchestrator.truth_percentiles import percentiles_truth
+from orchestrator.truth_recorded import recorded_truth
+from orchestrator.truth_vllm_bench import vllm_bench_truth
+
+__all__ = [
+    "DEFINITIONS",
+    "HEADLINE",
+    "STATISTICS",
+    "Definitions",
+    "PercentilesConfig",
+    "Truth",
+    "TruthConfig",
+    "TruthRequests",
+    "load_truth",
+]
+
+
+def load_truth(config: TruthConfig, base: Path) -> Truth:
+    """The truth that `config` names; relative paths are taken from `base`. Raises InputError."""
+    if config.recorded is not None:
+        return recorded_truth(base / config.recorded)
+    if config.vllm_bench is not None:
+        return vllm_bench_truth(base / config.vllm_bench)
+    assert config.percentiles is not None  # TruthConfig demands one of the three
+    return percentiles_truth(config.percentiles, base)
