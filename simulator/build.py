@@ -38,6 +38,8 @@ class EngineSettings:
     host_ns_per_request: int = 0
     empty_step_ns: int = 0
     log_events: bool = False
+    stride: bool = True
+    """Whether core/stride.py may take its short cut. Results are the same without it."""
 
     @property
     def num_usable_blocks(self) -> int:
@@ -107,6 +109,7 @@ def build_engine(
     counters.num_to_come = n - len(refused)
     queues = state.Queues(
         running=np.zeros(settings.max_num_seqs + 1, np.uint32),
+        due=np.zeros(settings.max_num_seqs + 1, np.int64),
         preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
         fresh=np.zeros(n + 1, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
@@ -182,6 +185,7 @@ def _requests(
     requests.block_hashes_start = hashes.offsets[:-1]
     requests.last_token_ns = state.NEVER
     requests.num_cached_tokens = state.NONE
+    requests.stride_from = state.NONE
     requests.status[list(refused)] = state.REFUSED
     return requests
 
@@ -253,6 +257,7 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "log_events",
     ):
         record[field] = getattr(settings, field)
+    record.stride = settings.stride and settings.policy == "fcfs" and not settings.log_events
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
     # The head of the line computes at least one token a step, so it samples within as many steps as

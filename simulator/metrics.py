@@ -49,8 +49,9 @@ def weighted_statistics(
     values: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> dict[str, float]:
     """The same statistics of a run-length coded series."""
-    order = np.argsort(values, kind="stable")
-    values, counts = values[order], counts[order]
+    # Equal values are joined first: the sum must not depend on how the series was cut into runs.
+    values, place = np.unique(values, return_inverse=True)
+    counts = np.bincount(place, weights=counts).astype(np.int64)
     ends = np.cumsum(counts)
     total = int(ends[-1])
     positions = np.asarray(PERCENTILES) / 100 * (total - 1)

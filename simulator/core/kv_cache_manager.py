@@ -66,13 +66,14 @@ def allocate_slots(kv, request, num_new_tokens):
     """
     pool = kv.pool[0]
     num_tokens = request.num_computed_tokens + num_new_tokens
+    # Counted, not divided: it is one or none for most, and a division takes as long as the rest.
     num_new_blocks = 0
-    if num_tokens > request.num_blocks * pool.block_size:
-        num_new_blocks = cdiv(num_tokens, pool.block_size) - request.num_blocks
-        if num_new_blocks > pool.num_free_blocks:
-            pool.failed_allocations += 1
-            return NONE
-        append_new_blocks(kv, request, num_new_blocks)
+    while (request.num_blocks + num_new_blocks) * pool.block_size < num_tokens:
+        num_new_blocks += 1
+    if num_new_blocks > pool.num_free_blocks:
+        pool.failed_allocations += 1
+        return NONE
+    append_new_blocks(kv, request, num_new_blocks)
     cache_full_blocks(kv, request, min(num_tokens, request.num_tokens))
     return num_new_blocks
 
@@ -115,13 +116,13 @@ def append_new_blocks(kv, request, num_new_blocks):
 def cache_full_blocks(kv, request, num_tokens):
     """Index the request's blocks that are full once `num_tokens` of its tokens are computed."""
     pool = kv.pool[0]
-    if num_tokens < (request.num_cached_blocks + 1) * pool.block_size or not pool.enable_caching:
+    if not pool.enable_caching:
         return
-    num_full_blocks = num_tokens // pool.block_size
-    for i in range(request.num_cached_blocks, num_full_blocks):
+    while (request.num_cached_blocks + 1) * pool.block_size <= num_tokens:
+        i = request.num_cached_blocks
         b = kv.block_table[request.block_table_start + i]
         cache_block(kv, b, kv.block_hashes[request.block_hashes_start + i])
-    request.num_cached_blocks = num_full_blocks
+        request.num_cached_blocks = i + 1
 
 
 @compiled

@@ -64,7 +64,7 @@ def log_schedule(engine, slot, start_ns):
 @compiled
 def log_batch(engine, slot):
     sizes = engine.log.sizes[0]
-    for i in range(engine.batches.info[slot].num_requests):
+    for i in range(engine.batches.info[slot].num_entries):
         entry = engine.batches.entries[slot, i]
         detail = engine.batches.details[slot, i]
         event = engine.log.events[sizes.num_events]

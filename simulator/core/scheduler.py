@@ -30,6 +30,12 @@ from simulator.core.request_queue import (
     prepend_request,
     remove_preempted_request,
 )
+from simulator.core.stride import (
+    first_due_batch,
+    join_stride,
+    leave_stride,
+    refresh_offsets,
+)
 from simulator.core.state import (
     FCFS,
     FINISHED,
@@ -49,13 +55,15 @@ LONGEST = 1 << 30  # longer than any request
 def schedule(engine, slot):
     """Form a batch in `slot`. Its requests' num_computed_tokens advance at once."""
     batch = engine.batches.info[slot]
-    batch.num_requests = 0
+    batch.num_entries = 0
     batch.num_admitted = 0
     batch.num_preempted = 0
     budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
+    batch.num_strided = engine.queues.counters[0].num_strided
     if batch.num_preempted == 0:
         schedule_waiting(engine, slot, budget)
-    sum_up(engine.batches, slot)
+    sum_up(engine, slot)
+    join_stride(engine, slot)
 
 
 @compiled
@@ -64,17 +72,19 @@ def schedule_running(engine, slot, budget):
     settings = engine.settings[0]
     kv = engine.kv
     running = engine.queues.running
+    due = engine.queues.due
     counters = engine.queues.counters[0]
-    asynchronous = settings.async_scheduling
+    this_batch = counters.num_steps
     i = 0
     while i < counters.num_running and budget > 0:
-        r = running[i]
-        request = kv.requests[r]
-        if request.num_computed_tokens + 1 < request.stride_end:
-            add_stride_to_batch(engine, slot, r, request, asynchronous)
+        if due[i] > this_batch:
             budget -= 1
             i += 1
             continue
+        r = running[i]
+        request = kv.requests[r]
+        if request.stride_from != NONE:
+            leave_stride(engine, request, r)
         num_new_tokens = num_tokens_to_schedule(settings, request, budget)
         if num_new_tokens == 0:
             i += 1
@@ -94,9 +104,13 @@ def schedule_running(engine, slot, budget):
         if num_new_blocks == NONE:
             break
 
-        add_to_batch(engine, slot, r, num_new_tokens, num_new_blocks, SCHEDULED_RUNNING)
+        add_to_batch(engine, slot, i, r, num_new_tokens, num_new_blocks, SCHEDULED_RUNNING)
         budget -= num_new_tokens
         i += 1
+    for j in range(i, counters.num_running):
+        if due[j] > this_batch:  # the budget did not reach it
+            due[j] = 0
+            leave_stride(engine, kv.requests[running[j]], running[j])
     return budget
 
 
@@ -146,7 +160,8 @@ def schedule_waiting(engine, slot, budget):
         kv_cache.allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens)
 
         pop_request(queues, kv.infos)
-        queues.running[counters.num_running] = r
+        position = counters.num_running
+        queues.running[position] = r
         counters.num_running += 1
         kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
         request.status = RUNNING
@@ -156,17 +171,18 @@ def schedule_waiting(engine, slot, budget):
             kv.infos[r].first_scheduled_ns = counters.now_ns
         counters.admissions += 1
         counters.hit_tokens_all_admissions += num_hit_tokens
-        add_to_batch(engine, slot, r, num_new_tokens, request.num_blocks, kind)
+        add_to_batch(engine, slot, position, r, num_new_tokens, request.num_blocks, kind)
         batch.num_admitted += 1
         budget -= num_new_tokens
 
 
 @compiled
-def add_to_batch(engine, slot, r, num_scheduled_tokens, num_new_blocks, kind):
+def add_to_batch(engine, slot, position, r, num_scheduled_tokens, num_new_blocks, kind):
     """Its computed tokens advance now; it samples if they have caught up with its tokens."""
     settings = engine.settings[0]
+    queues = engine.queues
     batch = engine.batches.info[slot]
-    entry = engine.batches.entries[slot, batch.num_requests]
+    entry = engine.batches.entries[slot, batch.num_entries]
     request = engine.kv.requests[r]
     entry.request = r
     entry.num_scheduled_tokens = num_scheduled_tokens
@@ -177,46 +193,19 @@ def add_to_batch(engine, slot, r, num_scheduled_tokens, num_new_blocks, kind):
     )
     if entry.samples and settings.async_scheduling:
         request.num_output_placeholders += 1
-    request.stride_end = stride_end(engine.kv, request) if entry.samples else 0
     if settings.log_events:
-        detail = engine.batches.details[slot, batch.num_requests]
+        detail = engine.batches.details[slot, batch.num_entries]
         detail.kind = kind
         detail.num_new_blocks = num_new_blocks
-    batch.num_requests += 1
+    batch.num_entries += 1
 
-
-@compiled
-def stride_end(kv, request):
-    """How far a decoding request gets one token a step without any other change to it.
-
-    Most requests do just that in most steps, and all of a step's rules but one come to nothing for
-    them: no block to add, none filled, no last token. Only the token budget still counts.
-    """
-    end = min(request.num_blocks * kv.pool[0].block_size + 1, request.end_num_tokens)
-    if kv.pool[0].enable_caching:
-        end = min(end, (request.num_cached_blocks + 1) * kv.pool[0].block_size)
-    return end
-
-
-@compiled
-def add_stride_to_batch(engine, slot, r, request, asynchronous):
-    """One token for a request in stride; what `add_to_batch` would do."""
-    batch = engine.batches.info[slot]
-    i = batch.num_requests
-    entry = engine.batches.entries[slot, i]
-    num_computed_tokens = request.num_computed_tokens
-    entry.request = r
-    entry.num_scheduled_tokens = 1
-    entry.num_computed_tokens = num_computed_tokens
-    entry.samples = 1
-    request.num_computed_tokens = num_computed_tokens + 1
-    if asynchronous:
-        request.num_output_placeholders += 1
-    if engine.settings[0].log_events:
-        detail = engine.batches.details[slot, i]
-        detail.kind = SCHEDULED_RUNNING
-        detail.num_new_blocks = 0
-    batch.num_requests = i + 1
+    queues.due[position] = 0
+    if entry.samples and settings.stride:
+        this_batch = queues.counters[0].num_steps
+        due = first_due_batch(engine.kv, request, this_batch)
+        if due > this_batch + 1:
+            queues.due[position] = due
+            request.stride_from = this_batch + 1
 
 
 @compiled
@@ -238,6 +227,8 @@ def take_victim(engine):
             ):
                 position = i
     victim = running[position]
+    if engine.kv.requests[victim].stride_from != NONE:
+        leave_stride(engine, engine.kv.requests[victim], victim)
     counters.num_running -= 1
     for i in range(position, counters.num_running):
         running[i] = running[i + 1]
@@ -248,16 +239,16 @@ def take_victim(engine):
 def unschedule(engine, slot, r):
     """Take a request out of the batch being formed. Returns the tokens it gives back (0: not in it)."""
     batch = engine.batches.info[slot]
-    for i in range(batch.num_requests):
+    for i in range(batch.num_entries):
         entry = engine.batches.entries[slot, i]
         if entry.request == r:
             num_tokens = entry.num_scheduled_tokens
             if entry.samples and engine.settings[0].async_scheduling:
                 engine.kv.requests[r].num_output_placeholders -= 1
-            for j in range(i, batch.num_requests - 1):
+            for j in range(i, batch.num_entries - 1):
                 engine.batches.entries[slot, j] = engine.batches.entries[slot, j + 1]
                 engine.batches.details[slot, j] = engine.batches.details[slot, j + 1]
-            batch.num_requests -= 1
+            batch.num_entries -= 1
             return num_tokens
     return 0
 
@@ -269,7 +260,6 @@ def preempt(engine, slot, r):
     kv_cache.free(engine.kv, request)
     request.status = PREEMPTED
     request.num_computed_tokens = 0
-    request.stride_end = 0
     request.num_preemptions += 1
     prepend_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
@@ -278,18 +268,24 @@ def preempt(engine, slot, r):
 
 
 @compiled
-def sum_up(batches, slot):
+def sum_up(engine, slot):
     """What the latency model asks of a batch; lengths are those before it."""
-    batch = batches.info[slot]
-    num_tokens = 0
+    counters = engine.queues.counters[0]
+    batch = engine.batches.info[slot]
+    num_tokens = batch.num_strided
+    num_decodes = batch.num_strided
     prefill_chunk = 0
     kv_prefill = 0
-    num_decodes = 0
     kv_sum = 0
     kv_max = 0
     kv_min = LONGEST
-    for i in range(batch.num_requests):
-        entry = batches.entries[slot, i]
+    if batch.num_strided > 0:
+        refresh_offsets(engine)
+        kv_sum = counters.offset_sum + batch.num_strided * counters.num_steps
+        kv_max = counters.offset_max + counters.num_steps
+        kv_min = counters.offset_min + counters.num_steps
+    for i in range(batch.num_entries):
+        entry = engine.batches.entries[slot, i]
         kv_len = entry.num_computed_tokens
         num_scheduled_tokens = entry.num_scheduled_tokens
         num_tokens += num_scheduled_tokens
@@ -301,6 +297,7 @@ def sum_up(batches, slot):
             kv_sum += kv_len
             kv_max = max(kv_max, kv_len)
             kv_min = min(kv_min, kv_len)
+    batch.num_requests = batch.num_entries + batch.num_strided
     batch.num_tokens = num_tokens
     batch.prefill_chunk = prefill_chunk
     batch.kv_prefill = kv_prefill
@@ -323,11 +320,11 @@ def update_from_output(engine, slot):
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
     now_ns = counters.now_ns
-    num_sampled = 0
+    num_sampled = batch.num_strided
     num_finished = 0
-    interval_ns = 0
-    num_intervals = 0
-    for i in range(batch.num_requests):
+    interval_ns = now_ns - counters.last_update_ns
+    num_intervals = batch.num_strided
+    for i in range(batch.num_entries):
         entry = batches.entries[slot, i]
         request = kv.requests[entry.request]
         if not entry.samples:
@@ -348,9 +345,8 @@ def update_from_output(engine, slot):
         if asynchronous:
             placeholders = request.num_output_placeholders - 1
             request.num_output_placeholders = placeholders
-            num_known_tokens = request.num_computed_tokens - placeholders
-            if num_known_tokens + 1 >= request.stride_end and request.status == RUNNING:
-                kv_cache.cache_full_blocks(kv, request, num_known_tokens)
+            if request.status == RUNNING and request.stride_from == NONE:
+                kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens - placeholders)
         if num_tokens >= request.end_num_tokens:
             finish(engine, entry.request)
             num_finished += 1
@@ -358,6 +354,7 @@ def update_from_output(engine, slot):
     if num_finished > 0:
         drop_finished(engine)
     counters.num_generated_tokens += num_sampled
+    counters.last_update_ns = now_ns
     return num_sampled, num_finished
 
 
@@ -379,10 +376,12 @@ def finish(engine, r):
 def drop_finished(engine):
     """Take the finished requests out of `running`."""
     running = engine.queues.running
+    due = engine.queues.due
     counters = engine.queues.counters[0]
     kept = 0
     for i in range(counters.num_running):
         if engine.kv.requests[running[i]].status == RUNNING:
             running[kept] = running[i]
+            due[kept] = due[i]
             kept += 1
     counters.num_running = kept

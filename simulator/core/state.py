@@ -48,7 +48,7 @@ REQUEST = _record(
         "num_cached_blocks": "i4",  # of those, the leading ones that are in the hash index
         "end_num_tokens": "i4",  # finished when num_tokens reaches it
         "status": "i4",
-        "stride_end": "i4",  # while num_computed_tokens + 1 is below it, a step is one token, no more
+        "stride_from": "i4",  # the first batch it is in without being named (stride.py), or NONE
         "last_token_ns": "i8",
         "block_table_start": "i8",
         "block_hashes_start": "i8",
@@ -119,6 +119,7 @@ SETTINGS = _record(
         "policy": "i8",
         "async_scheduling": "i8",
         "batch_queue_size": "i8",
+        "stride": "i8",
         "host_ns_per_step": "i8",
         "host_ns_per_request": "i8",
         "empty_step_ns": "i8",
@@ -147,6 +148,12 @@ COUNTERS = _record(
         "num_steps": "i8",
         "num_updates": "i8",
         "steps_without_token": "i8",
+        "last_update_ns": "i8",
+        "num_strided": "i8",  # stride.py
+        "offset_sum": "i8",
+        "offset_max": "i8",
+        "offset_min": "i8",
+        "offsets_stale": "i8",
         "num_preemptions": "i8",
         "num_generated_tokens": "i8",
         "hit_tokens_all_admissions": "i8",
@@ -158,6 +165,8 @@ BATCH = _record(
     {
         "step": "i8",
         "num_requests": "i8",
+        "num_entries": "i8",  # requests named in entries; the others are in stride
+        "num_strided": "i8",
         "num_tokens": "i8",
         "num_admitted": "i8",
         "num_preempted": "i8",
@@ -249,6 +258,7 @@ class Queues(NamedTuple):
     """Who comes next. Each array holds request indices; sizes are in COUNTERS."""
 
     running: NDArray[np.uint32]  # unsigned: numba then need not ask whether an index is negative
+    due: NDArray[np.int64]  # beside running: from which batch on the plain rules apply again
     preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
     fresh: NDArray[np.int32]  # fcfs: in order of arrival
     heap: NDArray[np.int32]  # priority policy: everyone who waits

@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.build import EngineSettings, build_engine
 from simulator.core import state
+from simulator.core.latency import Latency
 from simulator.core.state import Engine
 from simulator.prefix import block_hashes
 from simulator.progress import run_to_end
@@ -78,19 +79,22 @@ def settings_of(config: dict[str, Any]) -> EngineSettings:
     )
 
 
-def replay(scenario: Scenario) -> tuple[Engine, Workload]:
-    """The engine after the scenario's last step."""
-    config, workload = scenario.config, scenario.workload
-    settings = settings_of(config)
+def latency_of(config: dict[str, Any]) -> Latency:
     cost = config["step_cost_ns"]
-    latency = linear_law(
+    return linear_law(
         base_ns=cost["base"],
         per_token_ns=cost["per_token"],
         per_kv_token_ns=cost["per_kv_token"],
         per_request_ns=cost["per_request"],
     )
+
+
+def replay(scenario: Scenario) -> tuple[Engine, Workload]:
+    """The engine after the scenario's last step."""
+    config, workload = scenario.config, scenario.workload
+    settings = settings_of(config)
     hashes = block_hashes(workload, settings.block_size)
-    engine, _ = build_engine(workload, hashes, settings, latency)
+    engine, _ = build_engine(workload, hashes, settings, latency_of(config))
     return run_to_end(engine, workload), workload
 
 
