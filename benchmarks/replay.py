@@ -98,7 +98,9 @@ def main() -> int:
         "case": arguments.case,
         "steps": int(counters.num_steps),
         "warm_ms": round(warm * 1e3, 3),
-        "cold_s": round(cold_seconds(arguments.case, arguments.reference, 1 if generated else 3), 3),
+        "cold_s": round(
+            cold_seconds(arguments.case, arguments.reference, 1 if generated else 3), 3
+        ),
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "tokens_per_s": round(generated_tokens / warm),
         "build_ms": round(statistics.median(build) * 1e3, 3),

@@ -69,7 +69,8 @@ def input_error(error: ValidationError, source: str | Path, model: type[BaseMode
     if isinstance(cause, FieldError):
         field = dotted((*first["loc"], *filter(None, [cause.field]))) or model.__name__
         return InputError(source, field, cause.value, cause.expected)
-    return InputError(source, field, first["input"], message[:1].lower() + message[1:])
+    expected = message.removeprefix("Input should be ").removesuffix(" type")
+    return InputError(source, field, first["input"], expected[:1].lower() + expected[1:])
 
 
 class FieldError(ValueError):

@@ -49,7 +49,8 @@ class EngineSettings:
 def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
     """Tokens at which each request is finished: prompt plus output, or max_model_len."""
     total = workload.num_prompt_tokens.astype(np.int64) + workload.num_output_tokens
-    return np.minimum(total, max_model_len)
+    end: NDArray[np.int64] = np.minimum(total, max_model_len)
+    return end
 
 
 def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
@@ -64,8 +65,8 @@ def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
     too_long = prompts >= settings.max_model_len
     too_large = blocks > settings.num_usable_blocks
     refused: dict[int, str] = {}
-    for r in np.flatnonzero(too_long | too_large):
-        refused[int(r)] = (
+    for r in np.flatnonzero(too_long | too_large).tolist():
+        refused[r] = (
             f"prompt of {prompts[r]} tokens, max_model_len is {settings.max_model_len}"
             if too_long[r]
             else f"needs {blocks[r]} blocks, the pool has {settings.num_usable_blocks}"
@@ -125,7 +126,9 @@ def build_engine(
     )
     log = state.Log(
         steps=_records(INITIAL_STEPS, state.STEP),
-        events=_records(4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT),
+        events=_records(
+            4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT
+        ),
         intervals=_records(INITIAL_INTERVALS + settings.max_num_seqs, state.INTERVAL),
         sizes=_one(state.LOG_SIZES),
     )

@@ -21,6 +21,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Milliseconds = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 FinitePositive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

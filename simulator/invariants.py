@@ -55,7 +55,9 @@ def _check_blocks(engine: Engine) -> None:
         raise InvariantError(f"block {b}: {held[b]} holders, reference count {counts[b]}")
     queue = free_queue(engine)
     _demand("free queue and number of free blocks", len(queue), int(kv.pool[0].num_free_blocks))
-    _demand("free queue and blocks nobody holds", sorted(queue), np.flatnonzero(counts == 0).tolist())
+    _demand(
+        "free queue and blocks nobody holds", sorted(queue), np.flatnonzero(counts == 0).tolist()
+    )
 
 
 def _check_index(engine: Engine) -> None:
@@ -89,7 +91,9 @@ def _check_requests(engine: Engine) -> None:
     ]
     by_status = {s: np.flatnonzero(requests.status == s).tolist() for s in range(6)}
     _demand("running", sorted(running), by_status[state.RUNNING])
-    _demand("waiting", sorted(waiting), sorted(by_status[state.WAITING] + by_status[state.PREEMPTED]))
+    _demand(
+        "waiting", sorted(waiting), sorted(by_status[state.WAITING] + by_status[state.PREEMPTED])
+    )
     _demand("unfinished", len(running) + len(waiting), int(counters.num_unfinished))
     _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
     if len(running) > settings.max_num_seqs:

@@ -19,11 +19,12 @@ PERCENTILES = (50, 90, 95, 99)
 def latency_metrics(
     requests: pa.Table, intervals_ns: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> dict[str, dict[str, float]]:
-    """Mean and percentiles in ms of ttft, tpot, itl and latency; a metric nobody has is left out."""
+    """Mean and percentiles in ms of ttft, tpot, itl, latency; a metric nobody has is left out."""
     done = {name: requests[name].to_numpy(zero_copy_only=False) for name in _USED}
     finished = ~np.isnan(done["last_token_ns"].astype(float)) & (done["finished"].astype(bool))
     arrival, first, last = (
-        done[name][finished].astype(np.int64) for name in ("arrival_ns", "first_token_ns", "last_token_ns")
+        done[name][finished].astype(np.int64)
+        for name in ("arrival_ns", "first_token_ns", "last_token_ns")
     )
     steps_between = np.maximum(1, done["output_tokens"][finished].astype(np.int64) - 1)
     series: dict[str, NDArray[np.float64]] = {
@@ -45,9 +46,7 @@ def _statistics(values: NDArray[np.float64]) -> dict[str, float]:
     return {"mean": float(values.mean()), **_named(found)}
 
 
-def weighted_statistics(
-    values: NDArray[np.float64], counts: NDArray[np.int64]
-) -> dict[str, float]:
+def weighted_statistics(values: NDArray[np.float64], counts: NDArray[np.int64]) -> dict[str, float]:
     """The same statistics of a run-length coded series."""
     # Equal values are joined first: the sum must not depend on how the series was cut into runs.
     values, place = np.unique(values, return_inverse=True)

@@ -34,7 +34,7 @@ def resolve_overhead(
     overhead: Overhead, engine: EngineConfig, recorded: RecordedRun | None
 ) -> ResolvedOverhead:
     """Raises InputError if the recorded run that is asked does not hold its configuration."""
-    mode = overhead.cudagraph_mode
+    mode: str = overhead.cudagraph_mode
     sizes = overhead.cudagraph_capture_sizes or default_capture_sizes(engine.max_num_seqs)
     asynchronous = engine.async_scheduling
     if overhead.from_recorded_run:

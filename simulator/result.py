@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Result:
             if table is None:
                 path.unlink(missing_ok=True)
                 continue
-            _write_whole(path, lambda p, t=table: pq.write_table(t, p, compression="zstd"))
+            _write_whole(path, partial(pq.write_table, table, compression="zstd"))
             written.append(path)
         text = json.dumps(self.summary, indent=2) + "\n"
         path = folder / "summary.json"
@@ -56,12 +57,12 @@ class Result:
 
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(partial)
-        partial.replace(path)
+        write(unfinished)
+        unfinished.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) -> pa.Table:

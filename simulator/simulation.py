@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from profiles.bundle import Bundle
 from profiles.errors import InputError
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
+from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import Point
@@ -26,7 +26,7 @@ from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.progress import run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import linear_law, step_tables
+from simulator.step_tables import ModeTimes, linear_law, step_tables
 from simulator.summary import summarize
 from simulator.workloads import Workload, WorkloadConfig, load_workload
 
@@ -70,18 +70,11 @@ class Prepared:
         )
 
 
-def servesweep_version() -> str:
-    try:
-        return version("servesweep")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 def simulate(point: Point, *, steps: bool = False, source: str | Path = "point") -> Result:
     """Simulate one point. `steps` keeps who was scheduled in every step.
 
-    Raises InputError for a wrong input, before simulating, and SimulationError if the engine makes no
-    progress. `source` names the point in errors.
+    Raises InputError for a wrong input, before simulating, and SimulationError if the engine makes
+    no progress. `source` names the point in errors.
     """
     return run(prepare(point, source), steps=steps)
 
@@ -141,7 +134,7 @@ def run(prepared: Prepared, *, steps: bool = False) -> Result:
 def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.int64]:
     """When the recorded run queued each request, from the workload's first arrival on.
 
-    The recording must be of this workload: as many requests, of the same lengths, in the same order.
+    The recording must be of this workload: as many requests, of the same lengths, in this order.
     """
     path = recorded.source / "requests.jsonl"
     if len(recorded) != len(workload):
@@ -173,9 +166,7 @@ def bundle_folder(point: Point) -> Path:
     return profile.bundles / point.card.name / point.model.name / variant
 
 
-def _latency(
-    point: Point, overhead: ResolvedOverhead, source: str | Path
-) -> tuple[Latency, str]:
+def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tuple[Latency, str]:
     law = point.profile.linear
     if law is not None:
         latency = linear_law(
@@ -239,8 +230,8 @@ def _step_tables(
     max_num_seqs: int,
     capture_sizes: tuple[int, ...],
     pad: bool,
-    mode_ns: tuple[int, int, int],
-    unfitted: str,
+    mode_ns: ModeTimes,
+    unfitted: UnfittedAlpha,
 ) -> Latency:
     return step_tables(
         bundle,

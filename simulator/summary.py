@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
 SHOWN_REFUSALS = 20
 
 
+def servesweep_version() -> str:
+    """The installed version; a checkout that is not installed has none."""
+    try:
+        return version("servesweep")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def summarize(
     prepared: Prepared, engine: Engine, requests: pa.Table, refused: dict[int, str]
 ) -> dict[str, Any]:
     """Plain data for summary.json; times in ms or ns as named, rates per second."""
-    from simulator.simulation import servesweep_version
-
     point, counters = prepared.point, engine.queues.counters[0]
     intervals = engine.log.intervals[: engine.log.sizes[0].num_intervals]
     return {
@@ -58,9 +65,7 @@ def summarize(
     }
 
 
-def _request_counts(
-    prepared: Prepared, engine: Engine, refused: dict[int, str]
-) -> dict[str, Any]:
+def _request_counts(prepared: Prepared, engine: Engine, refused: dict[int, str]) -> dict[str, Any]:
     requests = engine.kv.requests
     finished = requests.status == state.FINISHED
     generated = requests.num_tokens - engine.kv.infos.num_prompt_tokens
@@ -136,9 +141,7 @@ def _prefix_cache(engine: Engine) -> dict[str, Any]:
         "hit_rate": hit / looked_up if looked_up else 0.0,
         "hit_tokens": hit,
         "looked_up_tokens": looked_up,
-        "hit_tokens_all_admissions": int(
-            engine.queues.counters[0].hit_tokens_all_admissions
-        ),
+        "hit_tokens_all_admissions": int(engine.queues.counters[0].hit_tokens_all_admissions),
         "vllm": {
             name: int(pool[name])
             for name in ("queries", "hits", "preempted_queries", "preempted_hits")
@@ -166,5 +169,3 @@ def outside_report(engine: Engine) -> dict[str, dict[str, int]]:
         if axis:
             report[name] = axis
     return report
-
-

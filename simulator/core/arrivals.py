@@ -5,18 +5,18 @@ from __future__ import annotations
 from simulator.core import heap
 from simulator.core.jit import compiled
 from simulator.core.request_queue import add_request
-from simulator.core.state import FOREVER, NONE, WAITING
+from simulator.core.state import FOREVER, NONE, WAITING, KVCache, Queues, Records
 
 
 @compiled
-def arrives_before(infos, a, b):
+def arrives_before(infos: Records, a: int, b: int) -> bool:
     if infos[a].arrival_ns != infos[b].arrival_ns:
         return infos[a].arrival_ns < infos[b].arrival_ns
     return a < b
 
 
 @compiled
-def next_arrival(queues, infos):
+def next_arrival(queues: Queues, infos: Records) -> int:
     """The request that arrives next (earlier arrival, then file order), or NONE."""
     counters = queues.counters[0]
     known = NONE
@@ -31,13 +31,13 @@ def next_arrival(queues, infos):
 
 
 @compiled
-def next_arrival_ns(queues, infos):
+def next_arrival_ns(queues: Queues, infos: Records) -> int:
     r = next_arrival(queues, infos)
     return FOREVER if r == NONE else infos[r].arrival_ns
 
 
 @compiled
-def take_arrivals(kv, queues, policy):
+def take_arrivals(kv: KVCache, queues: Queues, policy: int) -> None:
     """Queue everyone who arrived by now."""
     infos = kv.infos
     counters = queues.counters[0]
@@ -59,7 +59,7 @@ def take_arrivals(kv, queues, policy):
 
 
 @compiled
-def release_next_call(kv, queues, r):
+def release_next_call(kv: KVCache, queues: Queues, r: int) -> None:
     """The call after `r` in its session arrives when the tool between them has run."""
     infos = kv.infos
     following = infos[r].next_in_session

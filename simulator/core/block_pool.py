@@ -9,11 +9,11 @@ blocks (two requests computed it at the same time); a lookup returns the one ind
 from __future__ import annotations
 
 from simulator.core.jit import compiled
-from simulator.core.state import NONE
+from simulator.core.state import NONE, KVCache
 
 
 @compiled
-def remove_from_free_queue(kv, b):
+def remove_from_free_queue(kv: KVCache, b: int) -> None:
     block = kv.blocks[b]
     kv.blocks[block.prev_free].next_free = block.next_free
     kv.blocks[block.next_free].prev_free = block.prev_free
@@ -21,7 +21,7 @@ def remove_from_free_queue(kv, b):
 
 
 @compiled
-def append_to_free_queue(kv, b):
+def append_to_free_queue(kv: KVCache, b: int) -> None:
     pool = kv.pool[0]
     block = kv.blocks[b]
     last = kv.blocks[pool.free_tail].prev_free
@@ -33,7 +33,7 @@ def append_to_free_queue(kv, b):
 
 
 @compiled
-def get_new_block(kv):
+def get_new_block(kv: KVCache) -> int:
     """Take the block that was freed longest ago; what it held can no longer be hit."""
     pool = kv.pool[0]
     b = kv.blocks[pool.free_head].next_free
@@ -45,25 +45,23 @@ def get_new_block(kv):
             evict(kv, b)
     block.used = 1
     block.ref_cnt = 1
-    if pool.num_free_blocks < pool.min_free_blocks:
-        pool.min_free_blocks = pool.num_free_blocks
+    pool.min_free_blocks = min(pool.min_free_blocks, pool.num_free_blocks)
     return b
 
 
 @compiled
-def touch(kv, b):
+def touch(kv: KVCache, b: int) -> None:
     """A hit: one more holder; a free block leaves the free queue."""
     block = kv.blocks[b]
     if block.ref_cnt == 0:
         remove_from_free_queue(kv, b)
         pool = kv.pool[0]
-        if pool.num_free_blocks < pool.min_free_blocks:
-            pool.min_free_blocks = pool.num_free_blocks
+        pool.min_free_blocks = min(pool.min_free_blocks, pool.num_free_blocks)
     block.ref_cnt += 1
 
 
 @compiled
-def release(kv, b):
+def release(kv: KVCache, b: int) -> None:
     """One holder fewer; without holders the block becomes the last to be evicted."""
     block = kv.blocks[b]
     block.ref_cnt -= 1
@@ -72,13 +70,13 @@ def release(kv, b):
 
 
 @compiled
-def get_cached_block(kv, block_hash):
+def get_cached_block(kv: KVCache, block_hash: int) -> int:
     """The block indexed first under `block_hash`, or NONE."""
     return kv.cached_blocks[block_hash].first
 
 
 @compiled
-def cache_block(kv, b, block_hash):
+def cache_block(kv: KVCache, b: int, block_hash: int) -> None:
     """Index a block that has become full."""
     block = kv.blocks[b]
     holders = kv.cached_blocks[block_hash]
@@ -93,7 +91,7 @@ def cache_block(kv, b, block_hash):
 
 
 @compiled
-def evict(kv, b):
+def evict(kv: KVCache, b: int) -> None:
     """Drop a block from the index."""
     block = kv.blocks[b]
     holders = kv.cached_blocks[block.block_hash]

@@ -18,11 +18,20 @@ from simulator.core.jit import compiled, entry
 from simulator.core.latency import step_ns
 from simulator.core.log import log_is_full, log_schedule, log_update
 from simulator.core.scheduler import schedule, update_from_output
-from simulator.core.state import DONE, FOREVER, LIVELOCK, LOG_FULL, REACHED_UNTIL, STUCK
+from simulator.core.state import (
+    DONE,
+    FOREVER,
+    LIVELOCK,
+    LOG_FULL,
+    REACHED_UNTIL,
+    STUCK,
+    Engine,
+    Record,
+)
 
 
 @entry
-def advance(engine, until_ns, max_steps):
+def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
 
     Returns DONE, REACHED_UNTIL (also after max_steps), LOG_FULL (make room and call again), STUCK
@@ -68,7 +77,7 @@ def advance(engine, until_ns, max_steps):
 
 
 @compiled
-def has_requests(settings, counters):
+def has_requests(settings: Record, counters: Record) -> bool:
     """Whether vLLM would form a batch.
 
     Under asynchronous scheduling it forms an empty one after the last request finished, to tell the
@@ -80,14 +89,16 @@ def has_requests(settings, counters):
 
 
 @compiled
-def is_stuck(engine):
+def is_stuck(engine: Engine) -> bool:
     """After an empty batch: whether the next one would be empty too, and so for ever.
 
     A batch may be empty although work is left: its requests wait for output in flight, or the first
     to run preempted itself (priority policy).
     """
     counters = engine.queues.counters[0]
-    newest = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[0].batch_queue_size
+    newest = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[
+        0
+    ].batch_queue_size
     return (
         counters.num_batches == 1
         and counters.num_unfinished > 0
@@ -96,12 +107,12 @@ def is_stuck(engine):
 
 
 @compiled
-def oldest(engine):
+def oldest(engine: Engine) -> Record:
     return engine.batches.info[engine.queues.counters[0].oldest_batch]
 
 
 @compiled
-def form_batch(engine):
+def form_batch(engine: Engine) -> int:
     """Schedule, and put the batch behind the others. Returns its number of tokens."""
     settings = engine.settings[0]
     counters = engine.queues.counters[0]
@@ -147,7 +158,7 @@ def form_batch(engine):
 
 
 @compiled
-def apply_oldest_batch(engine):
+def apply_oldest_batch(engine: Engine) -> None:
     """Wait for the oldest batch and take in its output."""
     counters = engine.queues.counters[0]
     slot = counters.oldest_batch

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.core.jit import compiled
+from simulator.core.state import Records
+
+Order = Callable[[Records, int, int], bool]
 
 
 @compiled
-def push(heap, size, infos, before, r):
+def push(heap: NDArray[np.int32], size: int, infos: Records, before: Order, r: int) -> int:
     """Returns the new size."""
     heap[size] = r
     sift_up(heap, infos, before, size)
@@ -14,7 +22,7 @@ def push(heap, size, infos, before, r):
 
 
 @compiled
-def remove(heap, size, infos, before, i):
+def remove(heap: NDArray[np.int32], size: int, infos: Records, before: Order, i: int) -> int:
     """Remove the element at position i. Returns the new size."""
     size -= 1
     if i < size:
@@ -25,7 +33,7 @@ def remove(heap, size, infos, before, i):
 
 
 @compiled
-def sift_up(heap, infos, before, i):
+def sift_up(heap: NDArray[np.int32], infos: Records, before: Order, i: int) -> None:
     while i > 0:
         parent = (i - 1) // 2
         if not before(infos, heap[i], heap[parent]):
@@ -35,7 +43,7 @@ def sift_up(heap, infos, before, i):
 
 
 @compiled
-def sift_down(heap, size, infos, before, i):
+def sift_down(heap: NDArray[np.int32], size: int, infos: Records, before: Order, i: int) -> None:
     while True:
         child = 2 * i + 1
         if child >= size:

@@ -43,7 +43,7 @@ def same_entries(token_ids: Int32s, a: int, b: int, width: int) -> bool:
 
 
 @entry
-def intern_blocks(  # noqa: PLR0917
+def intern_blocks(
     block_offsets: Int64s,
     num_known_blocks: Int64s,
     token_offsets: Int64s,

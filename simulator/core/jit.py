@@ -52,7 +52,7 @@ def compiled(function: F) -> F:
     """Compile `function` into whatever compiled code calls it; Python cannot call it then."""
     if not JIT:
         return function
-    from numba import njit
+    import numba
 
     options = {
         "_nrt": False,
@@ -62,20 +62,20 @@ def compiled(function: F) -> F:
         "no_cpython_wrapper": True,
         "no_cfunc_wrapper": True,
     }
-    return njit(**options)(function)  # type: ignore[no-any-return]
+    return numba.njit(**options)(function)
 
 
 def entry(function: F) -> F:
     """Compile `function` for calls from Python and keep the machine code on disk."""
     if not JIT:
         return function
-    from numba import njit
+    import numba
 
-    dispatcher = njit(_nrt=False, error_model="numpy")(function)
+    dispatcher = numba.njit(_nrt=False, error_model="numpy")(function)
     disk = _content_cache(function)
     if disk is not None:
         dispatcher._cache = disk
-    return dispatcher  # type: ignore[no-any-return]
+    return dispatcher
 
 
 def _content_cache(function: Callable[..., Any]) -> Any:
@@ -84,7 +84,7 @@ def _content_cache(function: Callable[..., Any]) -> Any:
 
     folder = cache_root() / core_stamp()
 
-    class Locator(_CacheLocator):  # type: ignore[misc]
+    class Locator(_CacheLocator):
         _py_file = function.__code__.co_filename
 
         def get_cache_path(self) -> str:
@@ -100,10 +100,10 @@ def _content_cache(function: Callable[..., Any]) -> Any:
         def from_function(cls, py_func: Any, py_file: str) -> Any:
             return cls()
 
-    class Impl(CompileResultCacheImpl):  # type: ignore[misc]
+    class Impl(CompileResultCacheImpl):
         _locator_classes = [Locator]  # noqa: RUF012
 
-    class ContentCache(FunctionCache):  # type: ignore[misc]
+    class ContentCache(FunctionCache):
         _impl_class = Impl
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -111,7 +111,9 @@ def _content_cache(function: Callable[..., Any]) -> Any:
             if found is None:
                 _log.warning(
                     "compiling %s for the first time in this version "
-                    "(some 10-20 s, once; kept in %s)", function.__name__, folder
+                    "(some 10-20 s, once; kept in %s)",
+                    function.__name__,
+                    folder,
                 )
             return found
 
@@ -119,7 +121,9 @@ def _content_cache(function: Callable[..., Any]) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
         _drop_old_versions(folder)
     except OSError as error:
-        _log.warning("compiled code cannot be kept in %s (%s): every process compiles", folder, error)
+        _log.warning(
+            "compiled code cannot be kept in %s (%s): every process compiles", folder, error
+        )
         return None
     return ContentCache(function)
 

@@ -14,16 +14,16 @@ from simulator.core.block_pool import (
     touch,
 )
 from simulator.core.jit import compiled
-from simulator.core.state import NONE
+from simulator.core.state import NONE, KVCache, Record
 
 
 @compiled
-def cdiv(a, b):
+def cdiv(a: int, b: int) -> int:
     return (a + b - 1) // b
 
 
 @compiled
-def find_longest_cache_hit(kv, request):
+def find_longest_cache_hit(kv: KVCache, request: Record) -> int:
     """Write the hit blocks to the head of the request's block table; return how many they are.
 
     The table entries mean nothing until `allocate_slots_for_admission` makes them the request's own.
@@ -49,7 +49,7 @@ def find_longest_cache_hit(kv, request):
 
 
 @compiled
-def num_evictable_blocks(kv, request, num_hit_blocks):
+def num_evictable_blocks(kv: KVCache, request: Record, num_hit_blocks: int) -> int:
     """Hit blocks that sit in the free queue: taking them uses up capacity too."""
     count = 0
     for i in range(num_hit_blocks):
@@ -59,7 +59,7 @@ def num_evictable_blocks(kv, request, num_hit_blocks):
 
 
 @compiled
-def allocate_slots(kv, request, num_new_tokens):
+def allocate_slots(kv: KVCache, request: Record, num_new_tokens: int) -> int:
     """Slots for the next tokens of a running request.
 
     Returns the number of new blocks, or NONE if they do not fit (and nothing changed).
@@ -79,7 +79,14 @@ def allocate_slots(kv, request, num_new_tokens):
 
 
 @compiled
-def can_admit(kv, request, num_hit_blocks, num_new_tokens, reserve_full_isl, max_model_len):
+def can_admit(
+    kv: KVCache,
+    request: Record,
+    num_hit_blocks: int,
+    num_new_tokens: int,
+    reserve_full_isl: int,
+    max_model_len: int,
+) -> bool:
     """Whether a waiting request fits: its whole sequence if that is reserved, and its first chunk."""
     pool = kv.pool[0]
     usable = pool.num_free_blocks - num_evictable_blocks(kv, request, num_hit_blocks)
@@ -93,7 +100,9 @@ def can_admit(kv, request, num_hit_blocks, num_new_tokens, reserve_full_isl, max
 
 
 @compiled
-def allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens):
+def allocate_slots_for_admission(
+    kv: KVCache, request: Record, num_hit_blocks: int, num_new_tokens: int
+) -> None:
     """Give an admitted request its hit blocks and new ones for its first chunk; `can_admit` held."""
     pool = kv.pool[0]
     for i in range(num_hit_blocks):
@@ -106,14 +115,14 @@ def allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens):
 
 
 @compiled
-def append_new_blocks(kv, request, num_new_blocks):
+def append_new_blocks(kv: KVCache, request: Record, num_new_blocks: int) -> None:
     for _ in range(num_new_blocks):
         kv.block_table[request.block_table_start + request.num_blocks] = get_new_block(kv)
         request.num_blocks += 1
 
 
 @compiled
-def cache_full_blocks(kv, request, num_tokens):
+def cache_full_blocks(kv: KVCache, request: Record, num_tokens: int) -> None:
     """Index the request's blocks that are full once `num_tokens` of its tokens are computed."""
     pool = kv.pool[0]
     if not pool.enable_caching:
@@ -126,7 +135,7 @@ def cache_full_blocks(kv, request, num_tokens):
 
 
 @compiled
-def free(kv, request):
+def free(kv: KVCache, request: Record) -> None:
     """Release all blocks, tail first, so that the head of a prefix is evicted last."""
     for i in range(request.num_blocks - 1, -1, -1):
         release(kv, kv.block_table[request.block_table_start + i])

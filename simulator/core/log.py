@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from simulator.core.jit import compiled
 from simulator.core.request_queue import num_waiting
-from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED
+from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED, Engine, Log
 
 
 @compiled
-def log_is_full(engine):
+def log_is_full(engine: Engine) -> bool:
     """Whether forming and applying another batch might not fit."""
     log = engine.log
     sizes = log.sizes[0]
@@ -27,7 +27,7 @@ def log_is_full(engine):
 
 
 @compiled
-def log_inter_token_time(log, ns, count):
+def log_inter_token_time(log: Log, ns: int, count: int) -> None:
     """Run-length coded: most requests of a batch waited equally long."""
     if count == 0:
         return
@@ -39,7 +39,7 @@ def log_inter_token_time(log, ns, count):
 
 
 @compiled
-def log_schedule(engine, slot, start_ns):
+def log_schedule(engine: Engine, slot: int, start_ns: int) -> None:
     counters = engine.queues.counters[0]
     batch = engine.batches.info[slot]
     step = engine.log.steps[counters.num_steps]
@@ -62,7 +62,7 @@ def log_schedule(engine, slot, start_ns):
 
 
 @compiled
-def log_batch(engine, slot):
+def log_batch(engine: Engine, slot: int) -> None:
     sizes = engine.log.sizes[0]
     for i in range(engine.batches.info[slot].num_entries):
         entry = engine.batches.entries[slot, i]
@@ -79,7 +79,7 @@ def log_batch(engine, slot):
 
 
 @compiled
-def log_update(engine, slot, num_sampled, num_finished):
+def log_update(engine: Engine, slot: int, num_sampled: int, num_finished: int) -> None:
     counters = engine.queues.counters[0]
     pool = engine.kv.pool[0]
     step = engine.log.steps[engine.batches.info[slot].step]
@@ -93,19 +93,19 @@ def log_update(engine, slot, num_sampled, num_finished):
 
 
 @compiled
-def log_preempted(engine, r):
+def log_preempted(engine: Engine, r: int) -> None:
     if engine.settings[0].log_events:
         append_event(engine.log, engine.queues.counters[0].num_steps, EVENT_PREEMPTED, r)
 
 
 @compiled
-def log_finished(engine, r):
+def log_finished(engine: Engine, r: int) -> None:
     if engine.settings[0].log_events:
         append_event(engine.log, engine.queues.counters[0].num_updates, EVENT_FINISHED, r)
 
 
 @compiled
-def append_event(log, step, kind, r):
+def append_event(log: Log, step: int, kind: int, r: int) -> None:
     sizes = log.sizes[0]
     event = log.events[sizes.num_events]
     event.step = step

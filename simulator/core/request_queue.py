@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from simulator.core import heap
 from simulator.core.jit import compiled
-from simulator.core.state import FCFS
+from simulator.core.state import FCFS, Queues, Records
 
 
 @compiled
-def comes_before(infos, a, b):
+def comes_before(infos: Records, a: int, b: int) -> bool:
     """vLLM's order of requests: smaller priority value, then earlier arrival, then smaller id."""
     x = infos[a]
     y = infos[b]
@@ -25,7 +25,7 @@ def comes_before(infos, a, b):
 
 
 @compiled
-def num_waiting(queues):
+def num_waiting(queues: Queues) -> int:
     counters = queues.counters[0]
     return (
         counters.num_preempted_waiting
@@ -35,32 +35,28 @@ def num_waiting(queues):
 
 
 @compiled
-def add_request(queues, infos, policy, r):
+def add_request(queues: Queues, infos: Records, policy: int, r: int) -> None:
     counters = queues.counters[0]
     if policy == FCFS:
         queues.fresh[counters.fresh_tail] = r
         counters.fresh_tail += 1
     else:
-        counters.heap_size = heap.push(
-            queues.heap, counters.heap_size, infos, comes_before, r
-        )
+        counters.heap_size = heap.push(queues.heap, counters.heap_size, infos, comes_before, r)
 
 
 @compiled
-def prepend_request(queues, infos, policy, r):
+def prepend_request(queues: Queues, infos: Records, policy: int, r: int) -> None:
     """Put a preempted request back."""
     counters = queues.counters[0]
     if policy == FCFS:
         queues.preempted[counters.num_preempted_waiting] = r
         counters.num_preempted_waiting += 1
     else:
-        counters.heap_size = heap.push(
-            queues.heap, counters.heap_size, infos, comes_before, r
-        )
+        counters.heap_size = heap.push(queues.heap, counters.heap_size, infos, comes_before, r)
 
 
 @compiled
-def peek_request(queues):
+def peek_request(queues: Queues) -> int:
     """The request to admit next; somebody must be waiting."""
     counters = queues.counters[0]
     if counters.heap_size > 0:
@@ -71,13 +67,11 @@ def peek_request(queues):
 
 
 @compiled
-def pop_request(queues, infos):
+def pop_request(queues: Queues, infos: Records) -> None:
     """Take out the request that `peek_request` showed."""
     counters = queues.counters[0]
     if counters.heap_size > 0:
-        counters.heap_size = heap.remove(
-            queues.heap, counters.heap_size, infos, comes_before, 0
-        )
+        counters.heap_size = heap.remove(queues.heap, counters.heap_size, infos, comes_before, 0)
     elif counters.num_preempted_waiting > 0:
         counters.num_preempted_waiting -= 1
     else:
@@ -85,7 +79,7 @@ def pop_request(queues, infos):
 
 
 @compiled
-def remove_preempted_request(queues, infos, policy, r):
+def remove_preempted_request(queues: Queues, infos: Records, policy: int, r: int) -> None:
     """Take out a request that finished while it waited: its last token was in flight."""
     counters = queues.counters[0]
     if policy == FCFS:

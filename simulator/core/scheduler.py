@@ -23,18 +23,11 @@ from simulator.core.log import (
     log_preempted,
 )
 from simulator.core.request_queue import (
-    comes_before,
     num_waiting,
     peek_request,
     pop_request,
     prepend_request,
     remove_preempted_request,
-)
-from simulator.core.stride import (
-    first_due_batch,
-    join_stride,
-    leave_stride,
-    refresh_offsets,
 )
 from simulator.core.state import (
     FCFS,
@@ -46,13 +39,21 @@ from simulator.core.state import (
     SCHEDULED_NEW,
     SCHEDULED_RESUMED,
     SCHEDULED_RUNNING,
+    Engine,
+    Record,
+)
+from simulator.core.stride import (
+    first_due_batch,
+    join_stride,
+    leave_stride,
+    refresh_offsets,
 )
 
 LONGEST = 1 << 30  # longer than any request
 
 
 @compiled
-def schedule(engine, slot):
+def schedule(engine: Engine, slot: int) -> None:
     """Form a batch in `slot`. Its requests' num_computed_tokens advance at once."""
     batch = engine.batches.info[slot]
     batch.num_entries = 0
@@ -67,7 +68,7 @@ def schedule(engine, slot):
 
 
 @compiled
-def schedule_running(engine, slot, budget):
+def schedule_running(engine: Engine, slot: int, budget: int) -> int:
     """Phase A. Returns the token budget left."""
     settings = engine.settings[0]
     kv = engine.kv
@@ -115,7 +116,7 @@ def schedule_running(engine, slot, budget):
 
 
 @compiled
-def num_tokens_to_schedule(settings, request, budget):
+def num_tokens_to_schedule(settings: Record, request: Record, budget: int) -> int:
     """Tokens a running request may compute in this step; 0 if none, or its last is in flight."""
     placeholders = request.num_output_placeholders
     num_computed_tokens = request.num_computed_tokens
@@ -128,7 +129,7 @@ def num_tokens_to_schedule(settings, request, budget):
 
 
 @compiled
-def schedule_waiting(engine, slot, budget):
+def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
     """Phase B. The first request that cannot be admitted ends it."""
     settings = engine.settings[0]
     kv = engine.kv
@@ -177,7 +178,15 @@ def schedule_waiting(engine, slot, budget):
 
 
 @compiled
-def add_to_batch(engine, slot, position, r, num_scheduled_tokens, num_new_blocks, kind):
+def add_to_batch(
+    engine: Engine,
+    slot: int,
+    position: int,
+    r: int,
+    num_scheduled_tokens: int,
+    num_new_blocks: int,
+    kind: int,
+) -> None:
     """Its computed tokens advance now; it samples if they have caught up with its tokens."""
     settings = engine.settings[0]
     queues = engine.queues
@@ -209,7 +218,7 @@ def add_to_batch(engine, slot, position, r, num_scheduled_tokens, num_new_blocks
 
 
 @compiled
-def take_victim(engine):
+def take_victim(engine: Engine) -> int:
     """Take the next request to preempt out of `running`: its tail, or who comes last by priority.
 
     By priority, the order is (priority, arrival) and the first in `running` among equals.
@@ -236,7 +245,7 @@ def take_victim(engine):
 
 
 @compiled
-def unschedule(engine, slot, r):
+def unschedule(engine: Engine, slot: int, r: int) -> int:
     """Take a request out of the batch being formed. Returns the tokens it gives back (0: not in it)."""
     batch = engine.batches.info[slot]
     for i in range(batch.num_entries):
@@ -254,7 +263,7 @@ def unschedule(engine, slot, r):
 
 
 @compiled
-def preempt(engine, slot, r):
+def preempt(engine: Engine, slot: int, r: int) -> None:
     """Blocks go, their hashes stay; the request starts over from the head of the queue."""
     request = engine.kv.requests[r]
     kv_cache.free(engine.kv, request)
@@ -268,7 +277,7 @@ def preempt(engine, slot, r):
 
 
 @compiled
-def sum_up(engine, slot):
+def sum_up(engine: Engine, slot: int) -> None:
     """What the latency model asks of a batch; lengths are those before it."""
     counters = engine.queues.counters[0]
     batch = engine.batches.info[slot]
@@ -308,7 +317,7 @@ def sum_up(engine, slot):
 
 
 @compiled
-def update_from_output(engine, slot):
+def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     """The batch has run: its requests get their tokens, those with enough are finished.
 
     Nobody in it has finished before: a request whose last token is in flight is not scheduled.
@@ -359,7 +368,7 @@ def update_from_output(engine, slot):
 
 
 @compiled
-def finish(engine, r):
+def finish(engine: Engine, r: int) -> None:
     counters = engine.queues.counters[0]
     request = engine.kv.requests[r]
     if request.status == PREEMPTED:
@@ -373,7 +382,7 @@ def finish(engine, r):
 
 
 @compiled
-def drop_finished(engine):
+def drop_finished(engine: Engine) -> None:
     """Take the finished requests out of `running`."""
     running = engine.queues.running
     due = engine.queues.due

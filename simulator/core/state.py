@@ -10,7 +10,7 @@ simulated time; `NEVER` stands for a time that has not come.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,7 +239,9 @@ INTERVAL = _record({"ns": "i8", "count": "i8"})
 
 LOG_SIZES = _record({"num_events": "i8", "num_intervals": "i8"})
 
-Records = NDArray[np.void]
+# Arrays of records, and one record: their fields are attributes that type checkers cannot know.
+Records = Any
+Record = Any
 
 
 class KVCache(NamedTuple):

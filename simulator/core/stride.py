@@ -17,11 +17,11 @@ request of every batch is to be logged or checked.
 from __future__ import annotations
 
 from simulator.core.jit import compiled
-from simulator.core.state import NONE
+from simulator.core.state import NONE, Engine, KVCache, Record
 
 
 @compiled
-def first_due_batch(kv, request, k):
+def first_due_batch(kv: KVCache, request: Record, k: int) -> int:
     """The first batch after k that may do more to a request sampling in k than give it a token.
 
     It must not outgrow its blocks, fill one, or come to its last token.
@@ -33,7 +33,7 @@ def first_due_batch(kv, request, k):
 
 
 @compiled
-def join_stride(engine, slot):
+def join_stride(engine: Engine, slot: int) -> None:
     """Let the requests of the batch just formed join that have nothing due in the next one."""
     counters = engine.queues.counters[0]
     batch = engine.batches.info[slot]
@@ -54,7 +54,7 @@ def join_stride(engine, slot):
 
 
 @compiled
-def leave_stride(engine, request, r):
+def leave_stride(engine: Engine, request: Record, r: int) -> None:
     """Bring a request's counters up to date; batches in flight that it is in now name it."""
     counters = engine.queues.counters[0]
     offset = request.num_computed_tokens - request.stride_from
@@ -86,7 +86,7 @@ def leave_stride(engine, request, r):
 
 
 @compiled
-def refresh_offsets(engine):
+def refresh_offsets(engine: Engine) -> None:
     """Find the largest and smallest offset again after one of them has left."""
     counters = engine.queues.counters[0]
     if not counters.offsets_stale:

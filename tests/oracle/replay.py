@@ -22,7 +22,10 @@ from simulator.step_tables import linear_law
 from simulator.workloads import Workload
 from simulator.workloads.llmservingsim import read_jsonl
 
-MODES = {"sync": ("config.json", "steps.jsonl.gz"), "async": ("async_config.json", "async_steps.jsonl.gz")}
+MODES = {
+    "sync": ("config.json", "steps.jsonl.gz"),
+    "async": ("async_config.json", "async_steps.jsonl.gz"),
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The engine makes vLLM's decisions: every recorded step of every scenario, and the check itself."""
+"""The engine makes vLLM's decisions in every recorded step; and the check notices if not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short cut of core/stride.py changes nothing: with and without it, a run ends in equal bytes."""
+"""The short cut of core/stride.py changes nothing: runs end in equal bytes with and without it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""The `servesweep` command.
+
+Exit codes: 0 all fine, 1 something ran and failed, 2 wrong input. A user's mistake is one line on
+stderr. What a command needs is imported when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn a wrong input into one line and exit code 2, a run without progress into exit code 1."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        from profiles.errors import InputError
+
+        try:
+            command(*args, **kwargs)
+        except InputError as error:
+            _fail(str(error), 2)
+        except OSError as error:
+            _fail(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+        except Exception as error:
+            from simulator.progress import SimulationError
+
+            if not isinstance(error, SimulationError):
+                raise
+            _fail(str(error), 1)
+
+    return wrapped
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"servesweep: {message}", err=True)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="servesweep")
+def main() -> None:
+    """Simulate vLLM serving: decisions as vLLM makes them, durations as cards were measured."""
+    logging.basicConfig(format="servesweep: %(message)s", level=logging.WARNING)
+
+
+@main.command()
+@click.argument("point", type=EXISTING_FILE, metavar="POINT.yaml")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the results; made if missing.")
+@click.option("--steps", is_flag=True, help="Also write steps.parquet: who ran in every step.")
+@reports_errors
+def simulate(point: Path, out: Path, steps: bool) -> None:
+    """Simulate one point and write requests, timeseries and summary to a folder."""
+    from simulator import load_point
+    from simulator import simulate as run_point
+
+    result = run_point(load_point(point), steps=steps, source=point)
+    written = result.write(out)
+    click.echo(overview(result.summary))
+    click.echo("wrote " + " ".join(str(path) for path in written))
+
+
+def overview(summary: dict[str, Any]) -> str:
+    """A run in a few lines."""
+    requests, kv, cache = summary["requests"], summary["kv"], summary["prefix_cache"]
+    lines = [
+        f"{summary['model']} on {summary['card']['name']}: "
+        f"{requests['finished']} of {summary['workload']['requests']} requests finished"
+        + (f", {requests['refused']} refused" if requests["refused"] else "")
+        + (f", {requests['capped_at_max_model_len']} cut off at max_model_len"
+           if requests["capped_at_max_model_len"] else ""),
+        f"{summary['steps']} steps, {summary['preemptions']} preemptions, "
+        f"{kv['peak_blocks_in_use']} of {kv['usable_blocks']} KV blocks in use at most, "
+        f"prefix hit rate {cache['hit_rate']:.1%}",
+    ]  # fmt: skip
+    if summary.get("throughput"):
+        rate = summary["throughput"]["output_tokens_per_s"]
+        lines.append(f"{summary['makespan_ms'] / 1e3:.3f} s simulated, {rate:.1f} output tokens/s")
+    names = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "latency_ms": "latency"}
+    if summary["latency"]:
+        lines.append(
+            f"{'ms':8s}" + "".join(f"{s:>12s}" for s in ("mean", "p50", "p90", "p95", "p99"))
+        )
+    for metric, name in names.items():
+        values = summary["latency"].get(metric)
+        if values:
+            lines.append(f"{name:8s}" + "".join(f"{value:12.2f}" for value in values.values()))
+    for axis, seen in summary["outside_measured_grid"].items():
+        lines.append(f"outside the measured grid: {axis}: {outside_text(seen)}")
+    for request_id, reason in list(requests["refusals"].items())[:5]:
+        lines.append(f"refused {request_id}: {reason}")
+    lines += [f"note: {note}" for note in summary["notes"]]
+    return "\n".join(lines)
+
+
+def outside_text(seen: dict[str, int]) -> str:
+    parts = []
+    if "above" in seen:
+        parts.append(
+            f"{seen['above']} steps above {seen['last_sample']}, up to {seen['highest']} (extrapolated)"
+        )
+    if "below" in seen:
+        parts.append(
+            f"{seen['below']} steps below {seen['first_sample']}, down to {seen['lowest']} (clamped)"
+        )
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    main()
