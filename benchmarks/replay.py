@@ -2,11 +2,10 @@
 
     python -m benchmarks.replay [--case RTX4090/Llama-3.1-8B | generated] [--reference FOLDER]
 
-The last line is JSON: case, steps, warm_ms (median of `runs` complete simulations, engine built anew
-each time, result tables left out), cold_s (a new process, from its first import to its first simulated
-point, with warm caches on disk), peak_mib (of the process that measures), tokens_per_s (generated
-tokens by warm time); and `build_ms` and `result_ms`, what building the engine and making the result's
-tables take beside it.
+The last line is JSON: case, steps, warm_ms (median of complete simulations, the engine built anew for
+each), cold_s (a new process, from its first import to the end of its first simulation, with warm caches
+on disk), peak_mib (of the process that measures), tokens_per_s (generated tokens by warm time); and
+beside it build_ms and result_ms, what building the engine and making the result's tables take.
 """
 
 from __future__ import annotations
@@ -29,9 +28,14 @@ import sys, time
 start = time.perf_counter()
 from pathlib import Path
 from benchmarks.replay import point_of
-from simulator import prepare, run
+from simulator import prepare
+from simulator.build import build_engine
+from simulator.progress import run_to_end
 ready = prepare(point_of(sys.argv[1], Path(sys.argv[2])))
-run(ready)
+engine, _ = build_engine(
+    ready.workload, ready.hashes, ready.settings, ready.latency, ready.arrival_ns
+)
+run_to_end(engine, ready.workload)
 print(time.perf_counter() - start)
 """
 
@@ -41,7 +45,7 @@ def point_of(case: str, reference: Path) -> Point:
 
 
 def cold_seconds(case: str, reference: Path, repeats: int) -> float:
-    """Median over new processes. The generated case is cold-started with the small replay's code."""
+    """Median over new processes."""
     times = []
     for _ in range(repeats):
         done = subprocess.run(
