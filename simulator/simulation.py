@@ -6,7 +6,8 @@ share what was prepared of it, within a process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -113,15 +114,17 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
     )
 
 
-def run(prepared: Prepared, *, steps: bool = False) -> Result:
-    """Simulate what was prepared."""
-    settings = prepared.settings
-    if steps:
-        settings = EngineSettings(**{**settings.__dict__, "log_events": True})
+def run(
+    prepared: Prepared, *, steps: bool = False, look: Callable[[], None] | None = None
+) -> Result:
+    """Simulate what was prepared. `look` is called now and then and may stop the run by raising."""
+    checked = prepared.point.check_invariants
+    # The invariants look at every request's counters, which stand still while it is in stride.
+    settings = replace(prepared.settings, log_events=steps, stride=not checked)
     engine, refused = build_engine(
         prepared.workload, prepared.hashes, settings, prepared.latency, prepared.arrival_ns
     )
-    engine = run_to_end(engine, prepared.workload, check=prepared.point.check_invariants)
+    engine = run_to_end(engine, prepared.workload, check=prepared.point.check_invariants, look=look)
     requests = requests_table(engine, prepared.workload, refused)
     return Result(
         summary=summarize(prepared, engine, requests, refused),
