@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from simulator.build import grow_log
 from simulator.core import state
 from simulator.core.engine import advance
@@ -10,19 +12,29 @@ from simulator.invariants import check_invariants
 from simulator.workloads import Workload
 
 NO_LIMIT = state.FOREVER // 2
+STEPS_BETWEEN_LOOKS = 20_000  # some ten milliseconds
 
 
 class SimulationError(RuntimeError):
     """The engine makes no progress; the message says who waits for what."""
 
 
-def run_to_end(engine: Engine, workload: Workload, *, check: bool = False) -> Engine:
+def run_to_end(
+    engine: Engine,
+    workload: Workload,
+    *,
+    check: bool = False,
+    look: Callable[[], None] | None = None,
+) -> Engine:
     """Advance until all work is done; with `check`, verify the invariants after every step.
 
-    Raises SimulationError if the work can never be done.
+    `look` is called now and then, so that a caller can stop the run by raising: compiled code cannot
+    be interrupted. Raises SimulationError if the work can never be done.
     """
-    max_steps = 1 if check else NO_LIMIT
+    max_steps = 1 if check else STEPS_BETWEEN_LOOKS if look else NO_LIMIT
     while True:
+        if look:
+            look()
         reason = advance(engine, state.FOREVER, max_steps)
         if check:
             check_invariants(engine)

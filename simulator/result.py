@@ -48,15 +48,15 @@ class Result:
             if table is None:
                 path.unlink(missing_ok=True)
                 continue
-            _write_whole(path, partial(pq.write_table, table, compression="zstd"))
+            write_whole(path, partial(pq.write_table, table, compression="zstd"))
             written.append(path)
         text = json.dumps(self.summary, indent=2) + "\n"
         path = folder / "summary.json"
-        _write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
+        write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
         return [*written, path]
 
 
-def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(unfinished)

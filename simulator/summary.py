@@ -114,10 +114,12 @@ def _kv(prepared: Prepared, engine: Engine) -> dict[str, Any]:
         "block_bytes": prepared.capacity.block_bytes,
         "weight_bytes": prepared.capacity.weight_bytes,
         "peak_blocks_in_use": int(pool.num_usable_blocks - pool.min_free_blocks),
+        "distinct_blocks_used": int(engine.kv.blocks.used.sum()),
         "reused_blocks": int(pool.reused_blocks),
         "evicted_blocks": int(pool.evicted_blocks),
         "failed_allocations": int(pool.failed_allocations),
-        # No block was used twice and nobody ever waited for one: any larger pool gives this result.
+        # No block was used twice and nobody ever waited for one: every pool that can hand out at
+        # least distinct_blocks_used blocks gives this result.
         "capacity_inert": bool(
             pool.reused_blocks == 0 and pool.failed_allocations == 0 and not _pool_refused(engine)
         ),

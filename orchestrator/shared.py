@@ -1,0 +1,73 @@
+"""What the points of a sweep have in common, held once: workloads, hashes, step tables, truths.
+
+A point to run is then a small job that names them by content. In Ray they lie in the object store,
+once for the cluster, and each worker process takes each of them out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from orchestrator.expand import SweepPoint
+from orchestrator.truth_data import Truth
+from simulator.core.latency import Latency
+from simulator.simulation import Prepared
+from simulator.step_tables import frozen
+
+HEAVY = ("workload", "arrival_ns", "hashes", "latency")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One point to run: everything small, and the keys of everything large."""
+
+    point_id: str
+    small: dict[str, Any]
+    large: dict[str, str]
+    truth: str | None
+
+    def prepared(self, fetch: Callable[[str], Any]) -> Prepared:
+        return Prepared(**self.small, **{name: fetch(key) for name, key in self.large.items()})
+
+    def truth_of(self, fetch: Callable[[str], Any]) -> Truth | None:
+        truth: Truth | None = fetch(self.truth) if self.truth else None
+        return truth
+
+
+class Shared:
+    """Collects jobs' large parts, each once."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Any] = {}
+        self._key_of: dict[int, str] = {}
+
+    def job(self, point: SweepPoint) -> Job:
+        large = {name: self._keep(name, getattr(point.prepared, name)) for name in HEAVY}
+        small = {
+            f.name: getattr(point.prepared, f.name)
+            for f in fields(Prepared)
+            if f.name not in HEAVY
+        }
+        truth = self._keep("truth", point.truth) if point.truth else None
+        return Job(point.point_id, small, large, truth)
+
+    def _keep(self, kind: str, part: Any) -> str:
+        # The same object is the same content: preparing shares what points have in common.
+        key = self._key_of.get(id(part))
+        if key is None:
+            key = f"{kind}-{len(self.parts)}"
+            self._key_of[id(part)] = key
+            self.parts[key] = part
+        return key
+
+
+def usable(part: Any) -> Any:
+    """A part as it came from another process, as the core takes it.
+
+    Arrays may have become writable on the way, which to numba is another type.
+    """
+    if isinstance(part, Latency):
+        return frozen(part)
+    return part
