@@ -70,6 +70,78 @@ def simulate(point: Path, out: Path, steps: bool) -> None:
     click.echo("wrote " + " ".join(str(path) for path in written))
 
 
+OUT = click.option(
+    "--out", type=FOLDER, default=Path("out"), show_default=True, help="Folder of the sweeps."
+)
+
+
+@main.command()
+@click.argument("sweep", type=EXISTING_FILE, metavar="SWEEP.yaml")
+@OUT
+@click.option("--address", help="A running Ray cluster; default RAY_ADDRESS, else a local one.")
+@click.option("--serial", is_flag=True, help="Run in this process, without Ray.")
+@click.option("--no-track", is_flag=True, help="Do not track in MLflow; `track` does it later.")
+@click.option("--dry-run", is_flag=True, help="The same as `plan`.")
+@reports_errors
+def run(
+    sweep: Path, out: Path, address: str | None, serial: bool, no_track: bool, dry_run: bool
+) -> None:
+    """Run a sweep; a stopped one goes on where it was.
+
+    Exits with 1 if points failed.
+    """
+    from orchestrator.session import Session, TerminalProgress, plan_lines
+
+    session = Session.open(sweep, out)
+    if dry_run:
+        click.echo("\n".join(plan_lines(session)))
+        return
+    if session.plan.resumed:
+        click.echo(f"resuming: {session.plan.resumed} points are done")
+    progress = TerminalProgress(session.plan)
+    try:
+        report, stopped = session.run(progress, address=address, serial=serial, track=not no_track)
+    except KeyboardInterrupt:
+        progress.close()
+        _fail(f"stopped; the same command goes on where it was ({session.store.folder})", 130)
+    progress.close()
+    click.echo(session.verdict())
+    click.echo(f"results in {session.store.folder}")
+    if report is not None:
+        click.echo(str(report))
+    if stopped:
+        _fail(stopped, 1)
+    if session.plan.counts()["failed"]:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("sweep", type=EXISTING_FILE, metavar="SWEEP.yaml")
+@OUT
+@reports_errors
+def plan(sweep: Path, out: Path) -> None:
+    """Show a sweep's points: block counts, which are equal, which are done."""
+    from orchestrator.session import Session, plan_lines
+
+    click.echo("\n".join(plan_lines(Session.open(sweep, out))))
+
+
+@main.command()
+@click.argument("sweep", type=EXISTING_FILE, metavar="SWEEP.yaml")
+@OUT
+@reports_errors
+def track(sweep: Path, out: Path) -> None:
+    """Write what a sweep's folder holds to MLflow; again gives the same runs, no others."""
+    from orchestrator.session import Session
+
+    session = Session.open(sweep, out)
+    with session.tracker() as tracker:
+        report = session.track(tracker)
+    click.echo(str(report))
+    if not report.complete:
+        sys.exit(1)
+
+
 def overview(summary: dict[str, Any]) -> str:
     """A run in a few lines."""
     requests, kv, cache = summary["requests"], summary["kv"], summary["prefix_cache"]

@@ -83,12 +83,12 @@ class RayExecutor:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         self._limits = limits
         self._owns = not ray.is_initialized()
         if self._owns:
             start_ray(ray, address)
-        self.slots = max(1, int(ray.cluster_resources().get("CPU", 1) / cpus_per_point))
+        self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1) / cpus_per_point))
         self._refs = {key: ray.put(part) for key, part in parts.items()}
         # Retries are the runner's: it knows which of a task's points to try again.
         self._remote = ray.remote(num_cpus=cpus_per_point, max_retries=0)(run_in_ray)
@@ -175,5 +175,3 @@ def run_in_ray(
         return _PARTS[ref]
 
     return run_jobs(jobs, fetch, limits, keep_requests)
-
-

@@ -1,8 +1,9 @@
 """The grid of a sweep as points: enumerated once, centrally, each checked before anything runs.
 
-A point's id says what is simulated and compared: a hash over the resolved configuration, the contents of
-workload, profile and truth, and the version of the simulator. Points whose simulations must be equal (the
-same block count from another memory utilisation) share a `run_id`; one of them runs, all are reported.
+A point's id says what is simulated and compared: a hash over the resolved configuration, the
+contents of workload, profile and truth, and the version of the simulator. Points whose simulations
+must be equal (the same block count from another memory utilisation) share a `run_id`; one of them
+runs, all are reported.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ class Plan:
         rows = []
         for i, point in enumerate(self.points):
             leader = self.leader[i]
-            rows.append((point, self._outcome(leader), self.points[leader] if leader != i else None))
+            rows.append(
+                (point, self._outcome(leader), self.points[leader] if leader != i else None)
+            )
         return rows
 
     def counts(self) -> dict[str, int]:

@@ -128,7 +128,9 @@ class Runner:
         self.progress.advance(self.plan, outcome, point)
         limit = self.execution.max_failures
         if limit is not None and self.plan.counts()["failed"] >= limit:
-            raise TooManyFailures(f"{limit} points failed, as many as execution.max_failures allows")
+            raise TooManyFailures(
+                f"{limit} points failed, as many as execution.max_failures allows"
+            )
 
     def write_results(self) -> None:
         self.store.write_results([row_of(*row) for row in self.plan.rows()])
@@ -142,5 +144,3 @@ def best_points(plan: Plan, count: int) -> list[SweepPoint]:
         if equals is None and outcome and MEAN_ABS in (outcome.get("metrics") or {})
     ]
     return [point for _, _, point in sorted(scored, key=lambda s: s[:2])[:count]]
-
-

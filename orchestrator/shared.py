@@ -46,9 +46,7 @@ class Shared:
     def job(self, point: SweepPoint) -> Job:
         large = {name: self._keep(name, getattr(point.prepared, name)) for name in HEAVY}
         small = {
-            f.name: getattr(point.prepared, f.name)
-            for f in fields(Prepared)
-            if f.name not in HEAVY
+            f.name: getattr(point.prepared, f.name) for f in fields(Prepared) if f.name not in HEAVY
         }
         truth = self._keep("truth", point.truth) if point.truth else None
         return Job(point.point_id, small, large, truth)

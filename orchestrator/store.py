@@ -1,15 +1,16 @@
 """A sweep's folder, the source of truth for everything shown or tracked.
 
-    manifest.json      what was asked: the sweep file, its points with axes, ids and block counts
-    journal.jsonl      outcomes as they came (journal.py)
-    results.parquet    a row a point of the grid: axes, status, metrics, the point it equals
-    points/<id>/       requests.parquet and timeseries.parquet of the points that are kept
+manifest.json      what was asked: the sweep file, its points with axes, ids and block counts
+journal.jsonl      outcomes as they came (journal.py)
+results.parquet    a row a point of the grid: axes, status, metrics, the point it equals
+points/<id>/       requests.parquet and timeseries.parquet of the points that are kept
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,14 @@ class SweepStore:
 
     def write_results(self, rows: Sequence[dict[str, Any]]) -> None:
         table = results_table(rows)
-        write_whole(self.results_path, lambda path: pq.write_table(table, path, compression="zstd"))
+        write_whole(self.results_path, partial(pq.write_table, table, compression="zstd"))
 
     def write_point(self, point_id: str, tables: dict[str, pa.Table]) -> None:
         folder = self.folder / "points" / point_id
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
-            write_whole(
-                folder / f"{name}.parquet",
-                lambda path, table=table: pq.write_table(table, path, compression="zstd"),
-            )
+            write = partial(pq.write_table, table, compression="zstd")
+            write_whole(folder / f"{name}.parquet", write)
 
 
 def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -58,7 +57,9 @@ def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     for axis in axes:
         values = [row["axes"].get(axis) for row in rows]
         same = len({type(v) for v in values if v is not None}) <= 1
-        columns[f"axes/{axis}"] = values if same else [None if v is None else str(v) for v in values]
+        columns[f"axes/{axis}"] = (
+            values if same else [None if v is None else str(v) for v in values]
+        )
     for name in metrics:
         columns[name] = pa.array([row["metrics"].get(name) for row in rows], pa.float64())
     return pa.table(columns)

@@ -1,17 +1,17 @@
 """The sweep file: a base point, axes over its fields, what to compare with, how to run it.
 
-    name: kv
-    base: {...}                          # a point, as `servesweep simulate` takes it
-    cards:                               # what follows the card, where `card` is an axis
-      RTX4090: {card: {...}, truth: {...}}
-    axes:
-      engine.gpu_memory_utilization: {linspace: [0.80, 0.95, 16]}
-      engine.scheduler_reserve_full_isl: [true, false]
-    zipped:                              # axes that move together
-      - {engine.max_num_seqs: [64, 128], engine.max_num_batched_tokens: [1024, 2048]}
-    exclude:
-      - {engine.gpu_memory_utilization: 0.80, engine.scheduler_reserve_full_isl: false}
-    truth: {recorded: bench/RTX4090/Llama-3.1-8B/vllm}
+name: kv
+base: {...}                          # a point, as `servesweep simulate` takes it
+cards:                               # what follows the card, where `card` is an axis
+  RTX4090: {card: {...}, truth: {...}}
+axes:
+  engine.gpu_memory_utilization: {linspace: [0.80, 0.95, 16]}
+  engine.scheduler_reserve_full_isl: [true, false]
+zipped:                              # axes that move together
+  - {engine.max_num_seqs: [64, 128], engine.max_num_batched_tokens: [1024, 2048]}
+exclude:
+  - {engine.gpu_memory_utilization: 0.80, engine.scheduler_reserve_full_isl: false}
+truth: {recorded: bench/RTX4090/Llama-3.1-8B/vllm}
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Spaced(Frozen):
             start, stop, step = self.range
             raw = [start + i * step for i in range(math.floor((stop - start) / step + 1e-9) + 1)]
         whole = all(float(x).is_integer() for x in (self.range or ()))
-        return [int(round(x)) if self.range and whole else _rounded(x) for x in raw]
+        return [round(x) if self.range and whole else _rounded(x) for x in raw]
 
 
 def _rounded(x: float) -> float | int:
@@ -117,7 +117,10 @@ class SweepFile(Frozen):
     @model_validator(mode="after")
     def _axes_make_sense(self) -> Self:
         known: set[str] = set()
-        for where, axes in [("axes", self.axes), *((f"zipped[{i}]", z) for i, z in enumerate(self.zipped))]:
+        for where, axes in [
+            ("axes", self.axes),
+            *((f"zipped[{i}]", z) for i, z in enumerate(self.zipped)),
+        ]:
             for axis, given in axes.items():
                 if axis in known:
                     raise FieldError(f"{where}.{axis}", axis, "an axis given once")
@@ -134,7 +137,9 @@ class SweepFile(Frozen):
         for i, excluded in enumerate(self.exclude):
             for axis in excluded:
                 if axis not in known:
-                    raise FieldError(f"exclude[{i}].{axis}", axis, f"an axis: {', '.join(sorted(known))}")
+                    raise FieldError(
+                        f"exclude[{i}].{axis}", axis, f"an axis: {', '.join(sorted(known))}"
+                    )
         return self
 
 

@@ -10,6 +10,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.compare import compare
@@ -101,8 +102,8 @@ class memory_limit:  # noqa: N801  (reads as a statement)
 
 def address_space() -> int:
     """Bytes of address space in use (Linux)."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[0]) * resource.getpagesize()
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    return int(pages) * resource.getpagesize()
 
 
 def metrics_of(result: Result) -> dict[str, float]:

@@ -1,0 +1,227 @@
+"""One sweep from its file to its folder: what `run`, `plan` and `track` do."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from orchestrator.executors import Executor, RayExecutor, SerialExecutor, Task
+from orchestrator.expand import SweepPoint, expand
+from orchestrator.journal import read_journal
+from orchestrator.plan import FINISHED, Plan
+from orchestrator.runner import MEAN_ABS, Progress, Runner, TooManyFailures, best_points
+from orchestrator.shared import Shared
+from orchestrator.store import SweepStore, row_of
+from orchestrator.sweep import SweepFile, load_sweep
+from orchestrator.tracked import git_commit, tracked_row, tracked_truth
+from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
+from orchestrator.worker import Limits
+from simulator.summary import servesweep_version
+
+KEPT_BEST = 5
+
+
+@dataclass(frozen=True)
+class Session:
+    """A sweep, its plan and its folder."""
+
+    path: Path
+    sweep: SweepFile
+    plan: Plan
+    store: SweepStore
+
+    @classmethod
+    def open(cls, path: Path, out: Path) -> Session:
+        """Read and check everything; what the folder's journal holds is done. Raises InputError."""
+        sweep = load_sweep(path)
+        store = SweepStore(out / sweep.name)
+        plan = Plan(expand(sweep, path), read_journal(store.journal_path))
+        return cls(path, sweep, plan, store)
+
+    @property
+    def sweep_id(self) -> str:
+        """Name and points: a sweep with another grid is another sweep."""
+        ids = " ".join(point.point_id for point in self.plan.points)
+        return hashlib.sha256(f"{self.sweep.name} {ids}".encode()).hexdigest()[:16]
+
+    def manifest(self) -> dict[str, Any]:
+        return {
+            "sweep_id": self.sweep_id,
+            "servesweep": servesweep_version(),
+            "commit": git_commit(),
+            "sweep": self.sweep.model_dump(mode="json"),
+            "points": [
+                {
+                    "index": point.index,
+                    "point_id": point.point_id,
+                    "run_id": point.run_id,
+                    "axes": point.axes,
+                    "num_gpu_blocks": point.prepared.capacity.num_gpu_blocks,
+                }
+                for point in self.plan.points
+            ],
+        }
+
+    def run(
+        self, progress: Progress, *, address: str | None, serial: bool, track: bool
+    ) -> tuple[TrackingReport | None, str | None]:
+        """Run what is left. Returns the tracking report and why the sweep ended early, if it did."""
+        self.store.write_manifest(self.manifest())
+        tracker = self.tracker() if track and self.sweep.tracking.enabled else None
+        stopped: str | None = None
+        try:
+            runner = Runner(self.plan, self.store, self.sweep.execution, progress)
+            try:
+                runner.run(self._make_executor(address, serial))
+            except TooManyFailures as error:
+                stopped = str(error)
+            self.keep_best()
+            report = self.track(tracker) if tracker else None
+        finally:
+            if tracker:
+                tracker.close()
+        return report, stopped
+
+    def _make_executor(
+        self, address: str | None, serial: bool
+    ) -> Callable[[dict[str, Any]], Executor]:
+        execution = self.sweep.execution
+        limits = Limits(execution.time_limit_s, execution.memory_limit_mib)
+
+        def make(parts: dict[str, Any]) -> Executor:
+            if serial:
+                return SerialExecutor(parts, limits)
+            return RayExecutor(parts, limits, address, execution.cpus_per_point)
+
+        return make
+
+    def keep_best(self) -> None:
+        """Simulate the points to keep once more, with their tables; they are few."""
+        if self.sweep.execution.keep_requests == "none":
+            return
+        everything = self.sweep.execution.keep_requests == "all"
+        count = len(self.plan.points) if everything else KEPT_BEST
+        kept = [p for p in best_points(self.plan, count) if self._tables(p) is None]
+        if not kept:
+            return
+        shared = Shared()
+        jobs = [shared.job(point) for point in kept]
+        executor = SerialExecutor(shared.parts, Limits(self.sweep.execution.time_limit_s))
+        for job in jobs:
+            executor.submit(Task([job], keep_requests=True))
+        while executor.in_flight():
+            for finished in executor.wait(0.0):
+                for outcome in finished.outcomes or []:
+                    if outcome["status"] == FINISHED:
+                        tables = {name: outcome[name] for name in ("requests", "timeseries")}
+                        self.store.write_point(outcome["point_id"], tables)
+
+    def _tables(self, point: SweepPoint) -> Path | None:
+        path = self.store.folder / "points" / point.point_id / "timeseries.parquet"
+        return path if path.is_file() else None
+
+    def tracker(self) -> Tracker:
+        points = self.plan.points
+        truth = next((p.truth for p in points if p.truth), None)
+        tags = {"servesweep.version": servesweep_version(), "servesweep.name": self.sweep.name}
+        commit = git_commit()
+        if commit:
+            tags["servesweep.commit"] = commit
+        counts = self.plan.counts()
+        return Tracker(
+            self.sweep.tracking.uri,
+            self.sweep.tracking.experiment or self.sweep.name,
+            TrackedSweep(
+                name=self.sweep.name,
+                sweep_id=self.sweep_id,
+                tags=tags,
+                params={"points": counts["points"], "axes": ", ".join(self.sweep.axes)[:250]},
+                truth=tracked_truth(truth) if truth else None,
+            ),
+            folder=self.store.folder.parent,
+        )
+
+    def track(self, tracker: Tracker) -> TrackingReport:
+        """Hand over every point that has an outcome, and the artifacts."""
+        for point, outcome, equals in self.plan.rows():
+            if outcome is None:
+                continue
+            path = self._tables(point) if equals is None else None
+            timeseries = pq.read_table(path) if path else None
+            tracker.point(tracked_row(point, row_of(point, outcome, equals), timeseries))
+        best = best_points(self.plan, 1)
+        tags = {"servesweep.best": best[0].name} if best else {}
+        artifacts = [self.store.manifest_path, self.store.results_path]
+        return tracker.finish([a for a in artifacts if a.is_file()], tags)
+
+    def verdict(self) -> str:
+        """The sweep in a few lines."""
+        counts = self.plan.counts()
+        lines = [
+            f"{counts['points']} points: {counts['finished']} runs finished, "
+            f"{counts['equal']} points equal to one of them, {counts['failed']} failed"
+        ]
+        best = best_points(self.plan, 3)
+        for point in best:
+            metrics = self.plan.outcomes[point.point_id]["metrics"]
+            lines.append(
+                f"  {metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
+                f"{point.prepared.capacity.num_gpu_blocks} blocks: {point.name}"
+            )
+        return "\n".join(lines)
+
+
+class TerminalProgress:
+    """A bar on a terminal, a line now and then elsewhere; failures when they happen."""
+
+    def __init__(self, plan: Plan) -> None:
+        from tqdm import tqdm
+
+        left = len(plan.to_run())
+        self._bar = tqdm(total=left, unit="point", disable=left == 0, mininterval=0.5)
+        self._best: float | None = None
+
+    def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
+        value = (outcome.get("metrics") or {}).get(MEAN_ABS)
+        if value is not None and (self._best is None or value < self._best):
+            self._best = value
+            self._bar.set_postfix_str(f"best {value:.2f} %: {point.name}", refresh=False)
+        self._bar.update(1)
+
+    def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None:
+        self._bar.write(
+            f"failed {outcome['point_id']} ({point.name}): {outcome['status']}: {outcome['reason']}"
+        )
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def plan_lines(session: Session) -> list[str]:
+    """What `run` would do, a line a point."""
+    plan = session.plan
+    counts = plan.counts()
+    to_run = {point.point_id for point in plan.to_run()}
+    lines = [f"{'point':17s} {'blocks':>8s}  {'state':22s} axes"]
+    for point, outcome, equals in plan.rows():
+        state = (
+            f"equals {equals.point_id}"
+            if equals
+            else "to run"
+            if point.point_id in to_run
+            else "done"
+            if outcome
+            else "?"
+        )
+        blocks = point.prepared.capacity.num_gpu_blocks
+        lines.append(f"{point.point_id:17s} {blocks:8d}  {state:22s} {point.name}")
+    lines.append(
+        f"{counts['points']} points, {counts['equal']} equal to another, {plan.resumed} done, "
+        f"{len(to_run)} to run"
+    )
+    return lines
