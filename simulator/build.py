@@ -97,7 +97,7 @@ def build_engine(
 
     kv = state.KVCache(
         requests=requests,
-        infos=_infos(workload, settings, arrival),
+        infos=_infos(workload, settings, arrival, refused),
         blocks=_blocks(settings.num_usable_blocks),
         cached_blocks=_cached_blocks(hashes.count),
         block_table=np.zeros(max(1, int(table_start[-1])), np.int32),
@@ -194,7 +194,10 @@ def _requests(
 
 
 def _infos(
-    workload: Workload, settings: EngineSettings, arrival: NDArray[np.int64]
+    workload: Workload,
+    settings: EngineSettings,
+    arrival: NDArray[np.int64],
+    refused: dict[int, str],
 ) -> state.Records:
     n = len(workload)
     infos = _records(n, state.REQUEST_INFO)
@@ -205,6 +208,7 @@ def _infos(
     infos.num_prompt_tokens = workload.num_prompt_tokens
     infos.next_in_session = state.NONE
     children = np.flatnonzero(workload.session_parent >= 0)
+    children = children[~np.isin(children, list(refused))]
     infos.next_in_session[workload.session_parent[children]] = children
     infos.priority = workload.priority
     if settings.policy == "priority":
