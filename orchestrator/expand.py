@@ -125,6 +125,7 @@ def _sweep_point(
         "arrivals": hashlib.sha256(prepared.arrival_ns.tobytes()).hexdigest(),
         "workload": prepared.workload.content_id,
         "profile": prepared.profile_id,
+        "tier": repr(prepared.tier),
         "unfitted_skew": point.profile.unfitted_skew,
         "pad": point.overhead.pad_to_capture_size,
         "servesweep": f"{servesweep_version()} {core_stamp()}",

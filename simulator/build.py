@@ -19,6 +19,17 @@ INITIAL_INTERVALS = 16384
 
 
 @dataclass(frozen=True)
+class TierSettings:
+    """A storage tier with everything resolved."""
+
+    capacity_bytes: int
+    tokens_per_chunk: int
+    bytes_per_token: int
+    bytes_per_ns: float
+    latency_ns: int
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """The scheduler's settings with everything resolved: counts, ns, no None."""
 
@@ -37,6 +48,7 @@ class EngineSettings:
     host_ns_per_step: int = 0
     host_ns_per_request: int = 0
     empty_step_ns: int = 0
+    tier: TierSettings | None = None
     log_events: bool = False
     stride: bool = True
     """Whether core/stride.py may take its short cut. Results are the same without it."""
@@ -135,6 +147,7 @@ def build_engine(
     engine = Engine(
         settings=_settings(settings, depth, int(requests.end_num_tokens.max(initial=1))),
         kv=kv,
+        tier=_tier(settings, hashes),
         queues=queues,
         batches=batches,
         latency=latency,
@@ -236,6 +249,26 @@ def _cached_blocks(num_hashes: int) -> state.Records:
     cached.first = state.NONE
     cached.last = state.NONE
     return cached
+
+
+def _tier(settings: EngineSettings, hashes: BlockHashes) -> state.Tier:
+    """An empty tier; one that is not there has no capacity."""
+    store = _one(state.TIER_STORE)
+    tier = settings.tier
+    if tier is None or not settings.enable_prefix_caching:
+        return state.Tier(np.zeros(1, np.int32), _records(2, state.TIER_CHUNK), store)
+    store.tokens_per_chunk = tier.tokens_per_chunk
+    store.blocks_per_chunk = blocks_per_chunk = tier.tokens_per_chunk // settings.block_size
+    store.bytes_per_chunk = tier.tokens_per_chunk * tier.bytes_per_token
+    store.bytes_per_ns = tier.bytes_per_ns
+    store.latency_ns = tier.latency_ns
+    # No more chunks than the workload has blocks for can ever be stored.
+    most = max(1, len(hashes.ids) // blocks_per_chunk)
+    n = min(most, tier.capacity_bytes // int(store.bytes_per_chunk[0]))
+    store.capacity, store.head, store.tail = n, n, n + 1
+    chunks = _records(n + 2, state.TIER_CHUNK)
+    chunks.next[n], chunks.prev[n + 1] = n + 1, n
+    return state.Tier(np.full(max(1, hashes.count), state.NONE, np.int32), chunks, store)
 
 
 def _pool(settings: EngineSettings) -> state.Records:

@@ -122,6 +122,18 @@ class LinearLaw(Frozen):
     per_request_ns: Annotated[int, Field(strict=True, ge=0)] = 0
 
 
+class TierConfig(Frozen):
+    """A tier of prefix storage: CPU or CXL memory of one instance.
+
+    Bandwidth in 10^9 bytes a second and latency count from the tier to the device.
+    """
+
+    capacity_gib: FinitePositive
+    bandwidth_gbps: FinitePositive
+    latency_us: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    chunk_tokens: Positive = 256
+
+
 class ProfileConfig(Frozen):
     """Where step durations come from; exactly one of the three.
 
@@ -154,11 +166,36 @@ class Point(Frozen):
     workload: WorkloadConfig
     profile: ProfileConfig
     overhead: Overhead = Overhead()
+    prefix_storage: Literal["none", "cpu", "cxl"] = "none"
+    """Which of `tiers` keeps prefixes that the device evicts."""
+    tiers: dict[Literal["cpu", "cxl"], TierConfig] = {}
     arrivals: Literal["workload", "recorded"] = "workload"
     """When requests arrive: as the workload says, or as `recorded_run` queued them."""
     recorded_run: Path | None = None
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
+
+    @model_validator(mode="after")
+    def _tier_is_there(self) -> Self:
+        if self.prefix_storage == "none":
+            return self
+        tier = self.tiers.get(self.prefix_storage)
+        if tier is None:
+            known = f"none or one of tiers: {', '.join(self.tiers) or 'none there'}"
+            raise FieldError("prefix_storage", self.prefix_storage, known)
+        if tier.chunk_tokens % self.engine.block_size:
+            raise FieldError(
+                f"tiers.{self.prefix_storage}.chunk_tokens",
+                tier.chunk_tokens,
+                f"a multiple of engine.block_size ({self.engine.block_size})",
+            )
+        if not self.engine.enable_prefix_caching:
+            raise FieldError(
+                "prefix_storage",
+                self.prefix_storage,
+                "none, because engine.enable_prefix_caching is off",
+            )
+        return self
 
     @model_validator(mode="after")
     def _recording_is_named(self) -> Self:

@@ -65,7 +65,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) -> pa.Table:
+def requests_table(
+    engine: Engine, workload: Workload, refused: dict[int, str], storage: str = "none"
+) -> pa.Table:
     """One row a request, in the workload's order. Times in ns, null for what never happened."""
     r, info = engine.kv.requests, engine.kv.infos
     requested = workload.num_output_tokens
@@ -86,7 +88,11 @@ def requests_table(engine: Engine, workload: Workload, refused: dict[int, str]) 
             "prompt_tokens": np.ascontiguousarray(info.num_prompt_tokens),
             "requested_output_tokens": requested,
             "output_tokens": output,
-            "hit_tokens_gpu": np.maximum(r.num_cached_tokens, 0),
+            "hit_tokens_gpu": np.maximum(r.num_cached_tokens, 0) - info.num_external_tokens,
+            **{
+                f"hit_tokens_{tier}": info.num_external_tokens * (tier == storage)
+                for tier in ("cpu", "cxl")
+            },
             "preemptions": np.ascontiguousarray(r.num_preemptions),
             "finished": finished,
             "capped": finished & (output < requested),

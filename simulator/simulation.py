@@ -19,7 +19,7 @@ from profiles.errors import InputError
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
 from simulator.attention_tables import UnfittedAlpha
-from simulator.build import EngineSettings, build_engine
+from simulator.build import EngineSettings, TierSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import Point
 from simulator.core.latency import Latency
@@ -68,6 +68,24 @@ class Prepared:
             async_scheduling=self.overhead.async_scheduling,
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
+            tier=self.tier,
+        )
+
+    @property
+    def tier(self) -> TierSettings | None:
+        """The storage tier the point uses. Its bytes are those of all ranks."""
+        point = self.point
+        if point.prefix_storage == "none":
+            return None
+        config = point.tiers[point.prefix_storage]
+        engine = point.engine
+        kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+        return TierSettings(
+            capacity_bytes=int(config.capacity_gib * 2**30),
+            tokens_per_chunk=config.chunk_tokens,
+            bytes_per_token=point.model.kv_bytes_per_token(kv_dtype),
+            bytes_per_ns=config.bandwidth_gbps,
+            latency_ns=round(config.latency_us * 1000),
         )
 
 
@@ -125,7 +143,7 @@ def run(
         prepared.workload, prepared.hashes, settings, prepared.latency, prepared.arrival_ns
     )
     engine = run_to_end(engine, prepared.workload, check=prepared.point.check_invariants, look=look)
-    requests = requests_table(engine, prepared.workload, refused)
+    requests = requests_table(engine, prepared.workload, refused, prepared.point.prefix_storage)
     return Result(
         summary=summarize(prepared, engine, requests, refused),
         requests=requests,

@@ -60,6 +60,7 @@ def summarize(
         ),
         "kv": _kv(prepared, engine),
         "prefix_cache": _prefix_cache(engine),
+        "prefix_storage": _storage(prepared, engine),
         "outside_measured_grid": outside_report(engine),
         "notes": list(prepared.notes),
     }
@@ -133,7 +134,9 @@ def _pool_refused(engine: Engine) -> bool:
 
 
 def _prefix_cache(engine: Engine) -> dict[str, Any]:
-    """hit_rate counts each request once, at its first admission; `vllm` counts every lookup."""
+    """hit_rate counts each request once, at its first admission, tokens of every tier;
+    `vllm` counts every lookup of the device, as vLLM's own counters do.
+    """
     pool, requests = engine.kv.pool[0], engine.kv.requests
     admitted = requests.num_cached_tokens != state.NONE
     prompts = engine.kv.infos.num_prompt_tokens[admitted]
@@ -149,6 +152,27 @@ def _prefix_cache(engine: Engine) -> dict[str, Any]:
             for name in ("queries", "hits", "preempted_queries", "preempted_hits")
         },
     }
+
+
+def _storage(prepared: Prepared, engine: Engine) -> dict[str, Any]:
+    """What the storage tier held and moved; bytes of all ranks."""
+    kind = prepared.point.prefix_storage
+    if kind == "none":
+        return {"tier": kind}
+    store = engine.tier.store[0]
+    counted = (
+        "capacity",
+        "num_chunks",
+        "loads",
+        "loaded_tokens",
+        "loaded_bytes",
+        "load_ns",
+        "stored_chunks",
+        "evicted_chunks",
+        "written_bytes",
+    )
+    hit = int(engine.kv.infos.num_external_tokens.sum())
+    return {"tier": kind, "hit_tokens": hit, **{name: int(store[name]) for name in counted}}
 
 
 def outside_report(engine: Engine) -> dict[str, dict[str, int]]:

@@ -133,17 +133,21 @@ def form_batch(engine: Engine) -> int:
     if batch.num_tokens == 0:
         batch.end_ns = start_ns + settings.empty_step_ns
     else:
-        batch.end_ns = start_ns + step_ns(
-            engine.latency,
-            engine.outside,
-            batch.num_tokens,
-            batch.num_requests,
-            batch.prefill_chunk,
-            batch.kv_prefill,
-            batch.num_decodes,
-            batch.kv_decode_sum,
-            batch.kv_decode_max,
-            batch.kv_decode_min,
+        batch.end_ns = (
+            start_ns
+            + batch.load_ns
+            + step_ns(
+                engine.latency,
+                engine.outside,
+                batch.num_tokens,
+                batch.num_requests,
+                batch.prefill_chunk,
+                batch.kv_prefill,
+                batch.num_decodes,
+                batch.kv_decode_sum,
+                batch.kv_decode_max,
+                batch.kv_decode_min,
+            )
         )
         counters.device_free_ns = batch.end_ns
 

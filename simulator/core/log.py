@@ -46,6 +46,7 @@ def log_schedule(engine: Engine, slot: int, start_ns: int) -> None:
     step.formed_ns = counters.now_ns
     step.start_ns = start_ns
     step.end_ns = batch.end_ns
+    step.load_ns = batch.load_ns
     step.kv_prefill = batch.kv_prefill
     step.kv_decode = batch.kv_decode_sum
     step.num_requests = batch.num_requests

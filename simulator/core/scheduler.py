@@ -48,6 +48,7 @@ from simulator.core.stride import (
     leave_stride,
     refresh_offsets,
 )
+from simulator.core.tier import find_stored_tokens, load, write_through
 
 LONGEST = 1 << 30  # longer than any request
 
@@ -59,6 +60,7 @@ def schedule(engine: Engine, slot: int) -> None:
     batch.num_entries = 0
     batch.num_admitted = 0
     batch.num_preempted = 0
+    batch.load_ns = 0
     budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
     batch.num_strided = engine.queues.counters[0].num_strided
     if batch.num_preempted == 0:
@@ -142,7 +144,9 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         r = peek_request(queues)
         request = kv.requests[r]
         num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
-        num_hit_tokens = num_hit_blocks * kv.pool[0].block_size
+        num_gpu_tokens = num_hit_blocks * kv.pool[0].block_size
+        num_external_tokens = find_stored_tokens(kv, engine.tier, request, num_hit_blocks)
+        num_hit_tokens = num_gpu_tokens + num_external_tokens
         num_new_tokens = request.num_tokens - num_hit_tokens
         if 0 < settings.long_prefill_token_threshold < num_new_tokens:
             num_new_tokens = settings.long_prefill_token_threshold
@@ -153,12 +157,15 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
             kv,
             request,
             num_hit_blocks,
-            num_new_tokens,
+            num_external_tokens + num_new_tokens,
             settings.scheduler_reserve_full_isl,
             settings.max_model_len,
         ):
             break
-        kv_cache.allocate_slots_for_admission(kv, request, num_hit_blocks, num_new_tokens)
+        kv_cache.allocate_slots_for_admission(
+            kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
+        )
+        batch.load_ns += load(kv, engine.tier, request, num_gpu_tokens, num_external_tokens)
 
         pop_request(queues, kv.infos)
         position = counters.num_running
@@ -169,6 +176,7 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         request.num_computed_tokens = num_hit_tokens
         if request.num_cached_tokens == NONE:
             request.num_cached_tokens = num_hit_tokens
+            kv.infos[r].num_external_tokens = num_external_tokens
             kv.infos[r].first_scheduled_ns = counters.now_ns
         counters.admissions += 1
         counters.hit_tokens_all_admissions += num_hit_tokens
@@ -336,6 +344,9 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     for i in range(batch.num_entries):
         entry = batches.entries[slot, i]
         request = kv.requests[entry.request]
+        if request.status == RUNNING:
+            computed = entry.num_computed_tokens + entry.num_scheduled_tokens
+            write_through(kv, engine.tier, request, entry.num_computed_tokens, computed)
         if not entry.samples:
             continue
         num_sampled += 1

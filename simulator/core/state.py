@@ -67,6 +67,7 @@ REQUEST_INFO = _record(
         "tool_ns": "i8",
         "num_prompt_tokens": "i4",
         "next_in_session": "i4",
+        "num_external_tokens": "i4",  # of num_cached_tokens, those a storage tier gave
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
     }
@@ -87,6 +88,29 @@ BLOCK = _record(
 
 # hash -> the blocks that hold it, first inserted first
 CACHED_BLOCKS = _record({"first": "i4", "last": "i4"})
+
+TIER_CHUNK = _record({"block_hash": "i4", "prev": "i4", "next": "i4", "_pad": "i4"})
+
+TIER_STORE = _record(
+    {
+        "capacity": "i8",  # chunks; 0: there is no such tier
+        "num_chunks": "i8",
+        "head": "i8",  # sentinels of the order of use, as indices into chunks
+        "tail": "i8",
+        "tokens_per_chunk": "i8",
+        "blocks_per_chunk": "i8",
+        "bytes_per_chunk": "i8",  # of all ranks
+        "bytes_per_ns": "f8",
+        "latency_ns": "i8",
+        "loads": "i8",
+        "loaded_tokens": "i8",
+        "loaded_bytes": "i8",
+        "load_ns": "i8",
+        "stored_chunks": "i8",
+        "evicted_chunks": "i8",
+        "written_bytes": "i8",
+    }
+)
 
 POOL = _record(
     {
@@ -176,6 +200,7 @@ BATCH = _record(
         "kv_decode_sum": "i8",
         "kv_decode_max": "i8",
         "kv_decode_min": "i8",
+        "load_ns": "i8",  # moving what a storage tier gives, before the batch runs
         "end_ns": "i8",
     }
 )
@@ -198,6 +223,7 @@ STEP = _record(
         "start_ns": "i8",
         "end_ns": "i8",
         "update_ns": "i8",
+        "load_ns": "i8",
         "kv_prefill": "i8",
         "kv_decode": "i8",
         "num_requests": "i4",
@@ -256,6 +282,14 @@ class KVCache(NamedTuple):
     pool: Records  # POOL[1]
 
 
+class Tier(NamedTuple):
+    """Prefix storage outside the device."""
+
+    place: NDArray[np.int32]  # block hash -> index into chunks, or NONE
+    chunks: Records  # TIER_CHUNK[capacity + 2]: two sentinels last
+    store: Records  # TIER_STORE[1]
+
+
 class Queues(NamedTuple):
     """Who comes next. Each array holds request indices; sizes are in COUNTERS."""
 
@@ -291,6 +325,7 @@ class Engine(NamedTuple):
 
     settings: Records  # SETTINGS[1]
     kv: KVCache
+    tier: Tier
     queues: Queues
     batches: Batches
     latency: Latency
