@@ -1,0 +1,72 @@
+"""Where runs go: the tracking address, and how a person opens it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from profiles.errors import InputError
+
+DATABASE = "mlflow.db"
+SQLITE = "sqlite:///"
+NOT_IN_SQLITE_PATHS = re.compile(r"[?\x00-\x1f]")
+
+
+def mlflow_installed() -> bool:
+    """Looks for MLflow without importing it, which takes seconds."""
+    return importlib.util.find_spec("mlflow") is not None
+
+
+def sqlite_address(folder: Path) -> str:
+    """The embedded database of a folder of sweeps."""
+    return f"{SQLITE}{(folder / DATABASE).absolute()}"
+
+
+def tracking_address(given: str | None, folder: Path) -> str:
+    """The address given, else MLFLOW_TRACKING_URI, else the database in `folder`."""
+    source, address = "tracking", given
+    if address is None:
+        source, address = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI", "").strip()
+    if address is None or not address:
+        source, address = "tracking", sqlite_address(folder)
+    if address.startswith("sqlite:"):
+        path = address.removeprefix(SQLITE)
+        if path == address or path in {"", ":memory:"} or NOT_IN_SQLITE_PATHS.search(path):
+            raise InputError(source, "uri", address, "sqlite:///path/to/mlflow.db without a '?'")
+        return f"{SQLITE}{Path(path).absolute()}"
+    if "://" not in address and not address.startswith("databricks"):
+        expected = "sqlite:///path/to/mlflow.db or the address of a tracking server"
+        raise InputError(source, "uri", address, f"{expected}; MLflow gave up its file store")
+    if address.startswith("file:"):
+        expected = "sqlite:///path/to/mlflow.db; MLflow gave up its file store"
+        raise InputError(source, "uri", address, expected)
+    return address
+
+
+def database_path(address: str) -> Path | None:
+    """The file behind an address of the embedded database."""
+    return Path(address.removeprefix(SQLITE)) if address.startswith(SQLITE) else None
+
+
+def shown(address: str) -> str:
+    """The address without a password."""
+    parts = urlsplit(address)
+    if "@" not in parts.netloc:
+        return address
+    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+
+
+def ui_hint(address: str, experiment_id: str, sweep_id: str) -> str:
+    """How to look at the sweep."""
+    search = quote(f"tags.`servesweep.sweep_id` = '{sweep_id}'", safe="")
+    page = f"/#/experiments/{experiment_id}/runs?searchFilter={search}"
+    if database_path(address) is not None:
+        command = f"mlflow ui --backend-store-uri {shlex.quote(address)}"
+        return f"{command}, then http://127.0.0.1:5000{page}"
+    if address.startswith(("http://", "https://")):
+        return shown(address).rstrip("/") + page
+    return f"mlflow ui --backend-store-uri {shlex.quote(shown(address))}"
