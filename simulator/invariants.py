@@ -1,6 +1,7 @@
 """What must hold between steps, whatever the configuration.
 
-Checked in tests after every step, and in a run with `check_invariants: true`.
+Checked in tests after every step, and in a run with `check_invariants: true`. The engine must run
+without the short cut of core/stride.py, which leaves counters standing between steps.
 """
 
 from __future__ import annotations
