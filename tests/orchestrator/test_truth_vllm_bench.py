@@ -112,7 +112,7 @@ ITLS = bench_data()["itls"]
     [
         ({"completed": LEFT_OUT}, "completed: got nothing"),
         ({"duration": float("nan")}, "duration: got nan"),
-        ({"duration": -1.0}, "duration: got -1.0, expected input should be greater than 0"),
+        ({"duration": -1.0}, "duration: got -1.0, expected greater than 0"),
         ({"completed": 0}, "completed: got 0, expected at least one request that did not fail"),
         (
             {"completed": 5},
