@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 
 .PHONY: quickstart test check format clean
 
-quickstart: $(STAMP)  ## set up and simulate the quickstart point
-	$(BIN)/servesweep simulate sweeps/quickstart_point.yaml --out out/quickstart
+quickstart: $(STAMP)  ## set up and run the quickstart sweep
+	$(BIN)/servesweep run sweeps/quickstart.yaml
 
 test: $(STAMP)  ## set up, check the style and the types, run the tests
 	$(BIN)/ruff format --check .

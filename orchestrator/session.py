@@ -173,7 +173,22 @@ class Session:
                 f"  {metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
                 f"{point.prepared.capacity.num_gpu_blocks} blocks: {point.name}"
             )
+        if not best:
+            lines += self._fastest()
         return "\n".join(lines)
+
+    def _fastest(self, count: int = 3) -> list[str]:
+        """Without a truth: the points with the smallest median TTFT."""
+        done = [
+            (outcome["metrics"]["ttft_ms/p50"], point.index, point, outcome["metrics"])
+            for point, outcome, equals in self.plan.rows()
+            if equals is None and outcome and "ttft_ms/p50" in (outcome.get("metrics") or {})
+        ]
+        return [
+            f"  TTFT p50 {ttft:.1f} ms, TPOT p50 {metrics['tpot_ms/p50']:.2f} ms, "
+            f"{metrics['throughput/output_tokens_per_s']:.0f} output tokens/s: {point.name}"
+            for ttft, _, point, metrics in sorted(done, key=lambda d: d[:2])[:count]
+        ]
 
 
 class TerminalProgress:
