@@ -17,7 +17,7 @@ settings.register_profile(
 settings.register_profile(
     "search",
     deadline=None,
-    max_examples=3000,
+    max_examples=2000,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,0 +1,127 @@
+"""Random simulations for property tests: every setting, small pools, all kinds of traffic."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from simulator.build import EngineSettings, TierSettings, build_engine
+from simulator.core.latency import Latency
+from simulator.core.state import Engine
+from simulator.prefix import block_hashes
+from simulator.step_tables import linear_law
+from simulator.workloads import Workload
+from tests.simulator.make import Ask, make_workload
+
+
+class Simulation(NamedTuple):
+    """What a run needs; `engine` makes a new one each time."""
+
+    workload: Workload
+    settings: EngineSettings
+    law: tuple[int, int, int, int]
+
+    def engine(self, **changes: Any) -> tuple[Engine, dict[int, str]]:
+        settings = EngineSettings(**{**self.settings.__dict__, **changes})
+        hashes = block_hashes(self.workload, settings.block_size)
+        return build_engine(self.workload, hashes, settings, self.latency)
+
+    @property
+    def latency(self) -> Latency:
+        return linear_law(*self.law)
+
+    @property
+    def may_livelock(self) -> bool:
+        """Whether tied requests may preempt each other in turn for ever."""
+        settings = self.settings
+        return settings.policy == "priority" and not settings.scheduler_reserve_full_isl
+
+
+@st.composite
+def engine_settings(draw: st.DrawFn) -> EngineSettings:
+    block_size = draw(st.sampled_from((1, 2, 3, 4, 4, 8, 16)))
+    max_model_len = draw(st.integers(2, 60))
+    # Mostly a pool that holds the longest request, so that few are refused.
+    least = max(1, -(-(max_model_len - 1) // block_size)) if draw(st.integers(0, 3)) else 1
+    num_usable_blocks = least + draw(st.integers(0, 8))
+    max_num_seqs = draw(st.integers(1, 6))
+    chunked = draw(st.booleans())
+    budget = draw(st.integers(max_num_seqs, 40))
+    null_block = draw(st.booleans())
+    caching = draw(st.integers(0, 3)) > 0
+    return EngineSettings(
+        num_gpu_blocks=num_usable_blocks + null_block,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        null_block=null_block,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget if chunked else max(budget, max_model_len),
+        enable_prefix_caching=caching,
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=min(draw(st.sampled_from((0, 0, 1, 3, 10))), max_model_len),
+        scheduler_reserve_full_isl=draw(st.booleans()),
+        policy=draw(st.sampled_from(("fcfs", "priority"))),
+        async_scheduling=draw(st.booleans()),
+        host_ns_per_step=draw(st.sampled_from((0, 0, 7, 3000))),
+        host_ns_per_request=draw(st.sampled_from((0, 0, 2))),
+        tier=draw(st.none() | tier_settings(block_size)) if caching else None,
+    )
+
+
+@st.composite
+def tier_settings(draw: st.DrawFn, block_size: int) -> TierSettings:
+    tokens = block_size * draw(st.integers(1, 3))
+    return TierSettings(
+        capacity_bytes=tokens * draw(st.integers(0, 8)),
+        tokens_per_chunk=tokens,
+        bytes_per_token=1,
+        bytes_per_ns=0.01,
+        latency_ns=draw(st.sampled_from((0, 400))),
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, max_model_len: int, step_ns: int) -> Workload:
+    """Bursts, quiet times, shared prefixes, prompts that are too long, sessions of a few calls."""
+    last_calls: list[int] = []
+    asks: list[Ask] = []
+    now = 0
+    for r in range(draw(st.integers(1, 25))):
+        now += draw(st.sampled_from((0, 0, 0, 1, step_ns // 2, step_ns, 5 * step_ns, 40 * step_ns)))
+        longest = draw(st.sampled_from((max_model_len // 3, max_model_len - 1, max_model_len + 1)))
+        prompt = draw(st.integers(1, max(1, longest)))
+        output = draw(st.integers(1, 20))
+        # Streams of equal tokens: two requests of one stream share what is known of both.
+        stream = draw(st.integers(0, 2))
+        known = draw(st.sampled_from((prompt // 2, prompt, prompt + output))) if stream else 0
+        after = -1
+        if last_calls and draw(st.integers(0, 3)) == 0:
+            after = last_calls.pop(draw(st.integers(0, len(last_calls) - 1)))
+        last_calls.append(r)
+        asks.append(
+            Ask(
+                prompt,
+                output,
+                arrival=now,
+                priority=draw(st.sampled_from((0, 0, 1, -1))),
+                tokens=[stream] * known,
+                name=f"req-{r}",
+                after=after,
+                tool=draw(st.sampled_from((0, 1, step_ns, 3 * step_ns))),
+            )
+        )
+    return make_workload(*asks)
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> Simulation:
+    settings = draw(engine_settings())
+    base = draw(st.sampled_from((1, 1000, 300_000_000)))
+    law = (
+        base,
+        draw(st.sampled_from((0, base // 50, 2))),
+        draw(st.sampled_from((0, 1))),
+        base // 9,
+    )
+    return Simulation(draw(workloads(settings.max_model_len, base)), settings, law)
