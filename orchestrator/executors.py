@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from orchestrator.shared import Job, usable
 from orchestrator.worker import Limits, run_jobs
+from profiles.errors import InputError
 
 GRACE_S = 30.0  # beyond a task's own limits, before its worker is ended
 
@@ -156,7 +157,13 @@ def start_ray(ray: Any, address: str | None) -> None:
         import simulator
 
         options["runtime_env"] = {"py_modules": [orchestrator, profiles, simulator]}
-    ray.init(**options)
+    try:
+        ray.init(**options)
+    except (ConnectionError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            "Ray", "address", address, f"a Ray cluster that answers and takes this token: {reason}"
+        ) from None
 
 
 _PARTS: dict[Any, Any] = {}
