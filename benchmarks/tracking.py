@@ -42,9 +42,10 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="track all of it a second time")
     options = parser.parse_args()
     points = [make_point(i, options.seconds) for i in range(options.runs)]
+    sweep_id = f"benchmark-{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="servesweep-benchmark-") as folder:
         for _ in range(1 + options.again):
-            sweep = TrackedSweep("benchmark", "benchmark-1", truth=make_point(-1 % 2**32, 180))
+            sweep = TrackedSweep("benchmark", sweep_id, truth=make_point(-1 % 2**32, 180))
             began = time.perf_counter()
             with Tracker(options.address, "benchmark", sweep, folder=Path(folder)) as tracker:
                 began_handing = time.perf_counter()

@@ -7,12 +7,13 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 from profiles.errors import InputError
 
 DATABASE = "mlflow.db"
 SQLITE = "sqlite:///"
+PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
 NOT_IN_SQLITE_PATHS = re.compile(r"[?\x00-\x1f]")
 
 
@@ -52,12 +53,9 @@ def database_path(address: str) -> Path | None:
     return Path(address.removeprefix(SQLITE)) if address.startswith(SQLITE) else None
 
 
-def shown(address: str) -> str:
-    """The address without a password."""
-    parts = urlsplit(address)
-    if "@" not in parts.netloc:
-        return address
-    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
+def shown(text: str) -> str:
+    """Text without the passwords of addresses in it."""
+    return PASSWORD.sub("***@", text)
 
 
 def ui_hint(address: str, experiment_id: str, sweep_id: str) -> str:

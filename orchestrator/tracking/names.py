@@ -15,6 +15,7 @@ MAX_NAME = 250
 MAX_TAG = 5000
 MAX_PARAM = 1000
 MAX_RUN_NAME = 250
+_DOTS = re.compile(r"^\.\.|^\.$")
 _OTHER = re.compile(r"[^A-Za-z0-9_\-. :]")
 
 
@@ -47,10 +48,12 @@ def clean_text(text: str, limit: int) -> str:
 
 
 def _clean_segment(segment: str) -> str:
-    """Empty, `.` and `..` would vanish from a path."""
-    if segment in {"", ".", ".."}:
-        return "_x" + "_x".join(f"{ord(c):x}_" for c in segment) if segment else "_x_"
-    return _OTHER.sub(lambda match: f"_x{ord(match.group()):x}_", segment)
+    """Empty, `.` and leading `..` would be read as a path."""
+    return _OTHER.sub(_code, _DOTS.sub(_code, segment)) or "_x_"
+
+
+def _code(match: re.Match[str]) -> str:
+    return "".join(f"_x{ord(character):x}_" for character in match.group())
 
 
 def _digest(text: str) -> str:

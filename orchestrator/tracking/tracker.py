@@ -32,6 +32,7 @@ OURS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
@@ -186,9 +187,9 @@ class Tracker:
             written=written,
             already_there=already_there,
             pending=pending,
-            failed=failed,
-            problem=problem,
-            notes=told.get("notes", []),
+            failed={key: shown(reason) for key, reason in failed.items()},
+            problem=shown(problem) if problem else None,
+            notes=[shown(note) for note in told.get("notes", [])],
             ui=told.get("ui", ""),
             wall_s=time.monotonic() - self._began,
         )
