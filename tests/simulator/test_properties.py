@@ -14,6 +14,7 @@ from simulator.core import state
 from simulator.core.engine import advance
 from simulator.core.jit import JIT
 from simulator.core.state import Engine
+from simulator.metrics import latency_metrics
 from simulator.progress import SimulationError, run_to_end
 from simulator.result import requests_table, steps_table, timeseries_table
 from tests.simulator.draw import Simulation, simulations
@@ -25,14 +26,18 @@ Facts = dict[str, Any]
 def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) -> Facts:
     """All that a run leaves, whether it has ended or not."""
     counters, log = engine.queues.counters[0], engine.log
+    logged = log.intervals[: log.sizes[0].num_intervals]
+    wait_ns, count = np.ascontiguousarray(logged.ns), np.ascontiguousarray(logged["count"])
     intervals: Counter[int] = Counter()
-    for interval in log.intervals[: log.sizes[0].num_intervals]:
-        intervals[int(interval.ns)] += int(interval["count"])
+    for ns, times in zip(wait_ns.tolist(), count.tolist(), strict=True):
+        intervals[ns] += times
     storage = "cpu" if simulation.settings.tier else "none"
     shown = ("now_ns", "num_steps", "num_updates", "num_preemptions", "num_generated_tokens",
              "admissions", "hit_tokens_all_admissions")  # fmt: skip
+    requests = requests_table(engine, simulation.workload, refused, storage)
     return {
-        "requests": requests_table(engine, simulation.workload, refused, storage).to_pylist(),
+        "requests": requests.to_pylist(),
+        "latency": latency_metrics(requests, wait_ns, count),
         "timeseries": timeseries_table(engine).to_pylist(),
         "steps": engine.log.steps[: counters.num_steps].tolist(),
         "intervals": intervals,
