@@ -18,8 +18,8 @@ from simulator.workloads import WorkloadConfig
 Int = Annotated[int, Field(strict=True)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Flag = Annotated[bool, Field(strict=True)]
-Milliseconds = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
-FinitePositive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False)]
+FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
 class Frozen(BaseModel):
@@ -33,7 +33,9 @@ class EngineConfig(Frozen):
     """
 
     block_size: Positive = 16
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.9
+    gpu_memory_utilization: Annotated[
+        float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)
+    ] = 0.9
     num_gpu_blocks_override: Annotated[int, Field(strict=True, ge=2)] | None = None
     max_num_seqs: Positive = 256
     max_num_batched_tokens: Positive = 2048
@@ -105,8 +107,10 @@ class Overhead(Frozen):
     full_graph_ms: Milliseconds = 0.0
     piecewise_ms: Milliseconds = 0.0
     no_graph_ms: Milliseconds = 0.0
-    host_ms_per_step: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
-    host_ms_per_request: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    host_ms_per_step: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    host_ms_per_request: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = (
+        0.0
+    )
 
 
 class LinearLaw(Frozen):
@@ -130,7 +134,7 @@ class TierConfig(Frozen):
 
     capacity_gib: FinitePositive
     bandwidth_gbps: FinitePositive
-    latency_us: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    latency_us: Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     chunk_tokens: Positive = 256
 
 
