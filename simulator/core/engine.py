@@ -17,7 +17,8 @@ from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, entry
 from simulator.core.latency import step_ns
 from simulator.core.log import log_is_full, log_schedule, log_update
-from simulator.core.scheduler import schedule, update_from_output
+from simulator.core.output import update_from_output
+from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
     FOREVER,

@@ -1,4 +1,4 @@
-"""vLLM V1's scheduler: one step in two phases, preemption, and taking in a batch's output.
+"""vLLM V1's scheduler: one step in two phases and preemption.
 
 There is no prefill phase and no decode phase. Each request has tokens (prompt and output so far) and
 computed tokens; a step hands out its token budget so that the second number catches up with the first.
@@ -15,24 +15,17 @@ LoRAs, speculative tokens or KV connectors.
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
-from simulator.core.arrivals import release_next_call
+from simulator.core.batch import add_to_batch, sum_up, unschedule
 from simulator.core.jit import compiled
-from simulator.core.log import (
-    log_finished,
-    log_inter_token_time,
-    log_preempted,
-)
+from simulator.core.log import log_preempted
 from simulator.core.request_queue import (
     num_waiting,
     peek_request,
     pop_request,
     prepend_request,
-    remove_preempted_request,
 )
 from simulator.core.state import (
     FCFS,
-    FINISHED,
-    NEVER,
     NONE,
     PREEMPTED,
     RUNNING,
@@ -42,15 +35,8 @@ from simulator.core.state import (
     Engine,
     Record,
 )
-from simulator.core.stride import (
-    first_due_batch,
-    join_stride,
-    leave_stride,
-    refresh_offsets,
-)
-from simulator.core.tier import find_stored_tokens, load, write_through
-
-LONGEST = 1 << 30  # longer than any request
+from simulator.core.stride import join_stride, leave_stride
+from simulator.core.tier import find_stored_tokens, load
 
 
 @compiled
@@ -186,46 +172,6 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
 
 
 @compiled
-def add_to_batch(
-    engine: Engine,
-    slot: int,
-    position: int,
-    r: int,
-    num_scheduled_tokens: int,
-    num_new_blocks: int,
-    kind: int,
-) -> None:
-    """Its computed tokens advance now; it samples if they have caught up with its tokens."""
-    settings = engine.settings[0]
-    queues = engine.queues
-    batch = engine.batches.info[slot]
-    entry = engine.batches.entries[slot, batch.num_entries]
-    request = engine.kv.requests[r]
-    entry.request = r
-    entry.num_scheduled_tokens = num_scheduled_tokens
-    entry.num_computed_tokens = request.num_computed_tokens
-    request.num_computed_tokens += num_scheduled_tokens
-    entry.samples = (
-        request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders
-    )
-    if entry.samples and settings.async_scheduling:
-        request.num_output_placeholders += 1
-    if settings.log_events:
-        detail = engine.batches.details[slot, batch.num_entries]
-        detail.kind = kind
-        detail.num_new_blocks = num_new_blocks
-    batch.num_entries += 1
-
-    queues.due[position] = 0
-    if entry.samples and settings.stride:
-        this_batch = queues.counters[0].num_steps
-        due = first_due_batch(engine.kv, request, this_batch)
-        if due > this_batch + 1:
-            queues.due[position] = due
-            request.stride_from = this_batch + 1
-
-
-@compiled
 def take_victim(engine: Engine) -> int:
     """Take the next request to preempt out of `running`: its tail, or who comes last by priority.
 
@@ -253,24 +199,6 @@ def take_victim(engine: Engine) -> int:
 
 
 @compiled
-def unschedule(engine: Engine, slot: int, r: int) -> int:
-    """Take a request out of the batch being formed. Returns the tokens it gives back (0: not in it)."""
-    batch = engine.batches.info[slot]
-    for i in range(batch.num_entries):
-        entry = engine.batches.entries[slot, i]
-        if entry.request == r:
-            num_tokens = entry.num_scheduled_tokens
-            if entry.samples and engine.settings[0].async_scheduling:
-                engine.kv.requests[r].num_output_placeholders -= 1
-            for j in range(i, batch.num_entries - 1):
-                engine.batches.entries[slot, j] = engine.batches.entries[slot, j + 1]
-                engine.batches.details[slot, j] = engine.batches.details[slot, j + 1]
-            batch.num_entries -= 1
-            return num_tokens
-    return 0
-
-
-@compiled
 def preempt(engine: Engine, slot: int, r: int) -> None:
     """Blocks go, their hashes stay; the request starts over from the head of the queue."""
     request = engine.kv.requests[r]
@@ -282,126 +210,3 @@ def preempt(engine: Engine, slot: int, r: int) -> None:
     engine.queues.counters[0].num_preemptions += 1
     engine.batches.info[slot].num_preempted += 1
     log_preempted(engine, r)
-
-
-@compiled
-def sum_up(engine: Engine, slot: int) -> None:
-    """What the latency model asks of a batch; lengths are those before it."""
-    counters = engine.queues.counters[0]
-    batch = engine.batches.info[slot]
-    num_tokens = batch.num_strided
-    num_decodes = batch.num_strided
-    prefill_chunk = 0
-    kv_prefill = 0
-    kv_sum = 0
-    kv_max = 0
-    kv_min = LONGEST
-    if batch.num_strided > 0:
-        refresh_offsets(engine)
-        kv_sum = counters.offset_sum + batch.num_strided * counters.num_steps
-        kv_max = counters.offset_max + counters.num_steps
-        kv_min = counters.offset_min + counters.num_steps
-    for i in range(batch.num_entries):
-        entry = engine.batches.entries[slot, i]
-        kv_len = entry.num_computed_tokens
-        num_scheduled_tokens = entry.num_scheduled_tokens
-        num_tokens += num_scheduled_tokens
-        if num_scheduled_tokens > 1:
-            prefill_chunk += num_scheduled_tokens
-            kv_prefill += kv_len
-        else:
-            num_decodes += 1
-            kv_sum += kv_len
-            kv_max = max(kv_max, kv_len)
-            kv_min = min(kv_min, kv_len)
-    batch.num_requests = batch.num_entries + batch.num_strided
-    batch.num_tokens = num_tokens
-    batch.prefill_chunk = prefill_chunk
-    batch.kv_prefill = kv_prefill
-    batch.num_decodes = num_decodes
-    batch.kv_decode_sum = kv_sum
-    batch.kv_decode_max = kv_max
-    batch.kv_decode_min = kv_min
-
-
-@compiled
-def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
-    """The batch has run: its requests get their tokens, those with enough are finished.
-
-    Nobody in it has finished before: a request whose last token is in flight is not scheduled.
-    Returns (tokens sampled, requests finished).
-    """
-    batches = engine.batches
-    kv = engine.kv
-    counters = engine.queues.counters[0]
-    batch = batches.info[slot]
-    asynchronous = engine.settings[0].async_scheduling
-    now_ns = counters.now_ns
-    num_sampled = batch.num_strided
-    num_finished = 0
-    interval_ns = now_ns - counters.last_update_ns
-    num_intervals = batch.num_strided
-    for i in range(batch.num_entries):
-        entry = batches.entries[slot, i]
-        request = kv.requests[entry.request]
-        if request.status == RUNNING:
-            computed = entry.num_computed_tokens + entry.num_scheduled_tokens
-            write_through(kv, engine.tier, request, entry.num_computed_tokens, computed)
-        if not entry.samples:
-            continue
-        num_sampled += 1
-        num_tokens = request.num_tokens + 1
-        request.num_tokens = num_tokens
-        last_token_ns = request.last_token_ns
-        request.last_token_ns = now_ns
-        if last_token_ns == NEVER:
-            kv.infos[entry.request].first_token_ns = now_ns
-        elif now_ns - last_token_ns == interval_ns:
-            num_intervals += 1
-        else:
-            log_inter_token_time(engine.log, interval_ns, num_intervals)
-            interval_ns = now_ns - last_token_ns
-            num_intervals = 1
-        if asynchronous:
-            placeholders = request.num_output_placeholders - 1
-            request.num_output_placeholders = placeholders
-            if request.status == RUNNING and request.stride_from == NONE:
-                kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens - placeholders)
-        if num_tokens >= request.end_num_tokens:
-            finish(engine, entry.request)
-            num_finished += 1
-    log_inter_token_time(engine.log, interval_ns, num_intervals)
-    if num_finished > 0:
-        drop_finished(engine)
-    counters.num_generated_tokens += num_sampled
-    counters.last_update_ns = now_ns
-    return num_sampled, num_finished
-
-
-@compiled
-def finish(engine: Engine, r: int) -> None:
-    counters = engine.queues.counters[0]
-    request = engine.kv.requests[r]
-    if request.status == PREEMPTED:
-        remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
-    request.status = FINISHED
-    kv_cache.free(engine.kv, request)
-    counters.num_unfinished -= 1
-    counters.finished_to_report = 1
-    release_next_call(engine.kv, engine.queues, r)
-    log_finished(engine, r)
-
-
-@compiled
-def drop_finished(engine: Engine) -> None:
-    """Take the finished requests out of `running`."""
-    running = engine.queues.running
-    due = engine.queues.due
-    counters = engine.queues.counters[0]
-    kept = 0
-    for i in range(counters.num_running):
-        if engine.kv.requests[running[i]].status == RUNNING:
-            running[kept] = running[i]
-            due[kept] = due[i]
-            kept += 1
-    counters.num_running = kept
