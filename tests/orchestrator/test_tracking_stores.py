@@ -1,29 +1,16 @@
-"""The two ways to write runs, in this process: both leave the same, and neither leaves doubles."""
+"""The two ways to write runs, in this process: both leave the same, and once only."""
 
 from __future__ import annotations
 
-import logging
 import shutil
-import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.tracking.backend import Backend, LayoutUnknown, Refused, Unreachable, as_ours
-from orchestrator.tracking.entry import Entry, make_entry, sweep_entry
-from orchestrator.tracking.server import ServerBackend
-from orchestrator.tracking.sqlite import SqliteBackend
-from tests.orchestrator.tracking_runs import (
-    EXPERIMENT,
-    client_of,
-    everything,
-    history,
-    make_point,
-    make_sweep,
-    runs_of,
-)
+from orchestrator.tracking.backend import Refused
+from tests.orchestrator.tracking_runs import client_of, everything, history, runs_of
+from tests.orchestrator.tracking_stores import KINDS, both, entry, fresh_databases, opened
 
 pytest.importorskip("mlflow", reason="MLflow is not installed")
 HOSTILE = {
@@ -35,53 +22,21 @@ HOSTILE = {
 }
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import mlflow
-
-    from orchestrator.tracking.database import make_database
-
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    make_database(path, mlflow)
-    return path
-
-
 @pytest.fixture
-def folder(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("sqlite", "client"):
-        (tmp_path / name).mkdir()
-        shutil.copy(empty, tmp_path / name)
-    monkeypatch.setenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    yield tmp_path
-
-
-def opened(folder: Path, kind: str, **changes: Any) -> Any:
-    path = folder / kind / "mlflow.db"
-    address = f"sqlite:///{path}"
-    backend: Backend = SqliteBackend(address, path) if kind == "sqlite" else ServerBackend(address)
-    backend.open(EXPERIMENT, sweep_entry(make_sweep(truth=None, started_ms=5, **changes)))
-    return backend
-
-
-def entry(i: int, **changes: Any) -> Entry:
-    return make_entry(make_point(i, **changes), "sweep-1", "point")
-
-
-both = pytest.mark.parametrize("kind", ["sqlite", "client"])
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return fresh_databases(tmp_path, monkeypatch)
 
 
 def test_direct_rows_equal_those_of_the_client(folder: Path) -> None:
     entries = [entry(1), entry(2, **HOSTILE), entry(3, status="failed", reason="why", series={})]
     entries.append(entry(4, metrics={}, params={f"p{i}": i for i in range(250)}, tags={}))
-    kinds = ("sqlite", "client")
-    for kind in kinds:
+    for kind in KINDS:
         backend = opened(folder, kind)
         for each in entries:
             assert backend.write([each]) == [True]
         backend.finish({"best": "point-1"})
         backend.close()
-    ours, theirs = (runs_of(client_of(folder / kind)) for kind in kinds)
+    ours, theirs = (runs_of(client_of(folder / kind)) for kind in KINDS)
     assert len(ours) == len(theirs) == 5
     same_ids = {b.info.run_id: a.info.run_id for a, b in zip(ours, theirs, strict=True)}
     for a, b in zip(ours, theirs, strict=True):
@@ -96,7 +51,7 @@ def test_direct_rows_equal_those_of_the_client(folder: Path) -> None:
                 sorted(
                     map(repr, client_of(folder / kind).get_metric_history(run.info.run_id, metric))
                 )
-                for kind, run in zip(kinds, (a, b), strict=True)
+                for kind, run in zip(KINDS, (a, b), strict=True)
             ]
             assert [h.replace(b.info.run_id, a.info.run_id) for h in histories[1]] == histories[0]
 
@@ -138,73 +93,6 @@ def test_series_of_the_best_come_later(folder: Path, kind: str) -> None:
     assert history(client, run, "series/running") == [(1, 1.0), (2, 1.0), (3, 0.0)]
     assert len(history(client, run, "ttft_ms/p99")) == 1
     backend.close()
-
-
-@both
-@pytest.mark.parametrize("again_with", ["same", "new"])
-def test_broken_off_in_the_middle(folder: Path, kind: str, again_with: str) -> None:
-    """After any of the first requests or statements, by the same writer or by the next one."""
-    wanted = [entry(i, series={"series/a": [(t, 1.0) for t in range(900)]}) for i in range(3)]
-    for stop_after in range(1, 9):
-        backend = opened(folder, kind, sweep_id=f"sweep-{stop_after}")
-        entries = [make_entry(make_point(i), f"sweep-{stop_after}", "point") for i in range(3)]
-        break_off(backend, stop_after)
-        with pytest.raises(Unreachable):
-            for each in entries:
-                backend.write([each])
-        if again_with == "new":
-            backend.close()
-            backend = opened(folder, kind, sweep_id=f"sweep-{stop_after}")
-        else:
-            mend(backend)
-        for each in entries:
-            backend.write([each])
-        backend.finish({})
-        backend.close()
-    runs = runs_of(client_of(folder / kind), "point")
-    assert len(runs) == 8 * len(wanted)
-    for run in runs:
-        assert set(run.data.metrics) == {"ttft_ms/p99", "err_pct/mean_abs", "series/running"}
-        assert len(run.data.params) == 3 and run.info.status == "FINISHED"
-
-
-def break_off(backend: Any, after: int) -> None:
-    calls = 0
-
-    def failing(real: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            result = real(*arguments, **options)  # it was done, only the answer is lost
-            calls += 1
-            if calls == after:
-                raise sqlite3.OperationalError("disk I/O error")
-            return result
-
-        return call
-
-    if isinstance(backend, SqliteBackend):
-        backend._mended = backend._connection
-        backend._connection = Breaking(backend._connection, failing)
-    else:
-        for name in ("create_run", "set_terminated", "log_batch"):
-            setattr(backend._client, name, failing(getattr(backend._client, name)))
-
-
-class Breaking:
-    def __init__(self, connection: sqlite3.Connection, failing: Any) -> None:
-        self.connection = connection
-        self.executemany = failing(connection.executemany)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.connection, name)
-
-
-def mend(backend: Any) -> None:
-    if isinstance(backend, SqliteBackend):
-        backend._connection = backend._mended  # type: ignore[attr-defined]
-    else:
-        for name in ("create_run", "set_terminated", "log_batch"):
-            delattr(backend._client, name)
 
 
 @both
@@ -264,63 +152,3 @@ def test_deleted_experiment_is_refused(folder: Path, kind: str) -> None:
     backend.close()
     with pytest.raises(Refused, match="was deleted"):
         opened(folder, kind)
-
-
-def test_one_that_cannot_be_written_takes_no_other_with_it(folder: Path) -> None:
-    backend = opened(folder, "sqlite")
-    with pytest.raises(Refused, match="too large"):
-        backend.write([entry(1), entry(2, series={"series/a": [(2**70, 1.0)]})])
-    assert backend.write([entry(1)]) == [True]
-    assert len(runs_of(client_of(folder / "sqlite"), "point")) == 1
-    backend.close()
-
-
-def test_busy_database_is_tried_again(folder: Path) -> None:
-    backend = opened(folder, "sqlite")
-    backend._connection.execute("pragma busy_timeout = 10")
-    other = sqlite3.connect(folder / "sqlite" / "mlflow.db", isolation_level=None)
-    other.execute("begin immediate")
-    with pytest.raises(Unreachable, match="locked"):
-        backend.write([entry(1)])
-    other.execute("rollback")
-    other.close()
-    assert backend.write([entry(1)]) == [True]
-    backend.close()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "alter table runs add column owner text not null default 'x'",
-        "alter table metrics rename column step to at_step",
-        "alter table params add column kind text",
-    ],
-)
-def test_unknown_layout(folder: Path, change: str) -> None:
-    """Columns that may be left empty are no reason to turn away."""
-    connection = sqlite3.connect(folder / "sqlite" / "mlflow.db")
-    connection.execute(change)
-    connection.close()
-    if "rename" in change:
-        with pytest.raises(LayoutUnknown, match="table metrics"):
-            opened(folder, "sqlite")
-    else:
-        opened(folder, "sqlite").close()
-
-
-def test_outdated_schema_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    connection = sqlite3.connect(folder / "sqlite" / "mlflow.db")
-    connection.execute("update alembic_version set version_num = '451aebb31d03'")
-    connection.commit()
-    connection.close()
-    caplog.set_level(logging.CRITICAL)
-    with pytest.raises(Refused, match="mlflow db upgrade"):
-        opened(folder, "sqlite")
-
-
-def test_only_answers_about_the_request_are_final() -> None:
-    from mlflow.exceptions import MlflowException
-
-    assert isinstance(as_ours(MlflowException("no", 1000)), Refused)  # INVALID_PARAMETER_VALUE
-    assert isinstance(as_ours(MlflowException("connection refused")), Unreachable)
-    assert isinstance(as_ours(OSError("reset")), Unreachable)
