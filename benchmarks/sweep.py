@@ -2,17 +2,18 @@
 
     python -m benchmarks.sweep [--points 1000] [--no-track] [--reference FOLDER]
 
-A sweep of different points of the RTX 4090 replay, from the command's start to its end: Ray, simulation,
-comparison with the recorded run, Parquet, MLflow child runs, plots. The last line is JSON: points, wall_s,
-startup_s (until the first outcome), results_s (until all results are computed, compared and on disk),
-simulate_cpu_s (summed over points), overhead_ms_per_point (what a point costs beside its simulation, from
-the first outcome on, per CPU), tracked_runs, driver_peak_mib.
+A sweep of different points of the RTX 4090 replay, from the command's start to its end: Ray,
+simulation, comparison with the recorded run, Parquet, MLflow child runs. The last line is JSON:
+points, wall_s, startup_s (until the first outcome), results_s (until all results are computed,
+compared and on disk), simulate_cpu_s (summed over points), overhead_ms_per_point (what a point costs
+beside its simulation, from the first outcome on, per CPU), tracked_runs, driver_peak_mib.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -93,8 +94,6 @@ def main() -> int:
         print(session.verdict())
         print(report or "not tracked")
     assert watch.first is not None
-    import os
-
     cpus = 1 if arguments.serial else os.cpu_count() or 1
     counts = session.plan.counts()
     spent = (watch.last - watch.first) * cpus
