@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,14 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
+def import_mlflow() -> Any:
+    """Takes seconds."""
+    try:
+        return importlib.import_module("mlflow")
+    except ImportError as error:
+        raise Refused(f"MLflow cannot be imported: {error}") from error
+
+
 def system_tags(parent: str | None) -> dict[str, str]:
     """Tags that MLflow's pages read; not part of what makes a run complete."""
     try:
@@ -80,6 +89,6 @@ def as_ours(error: Any) -> Refused | Unreachable:
     }
     text = " ".join(str(error).split())[:500]
     outdated = "out-of-date database schema" in text
-    if outdated or getattr(error, "error_code", None) in final:
+    if outdated or isinstance(error, ImportError) or getattr(error, "error_code", None) in final:
         return Refused(text)
     return Unreachable(text)

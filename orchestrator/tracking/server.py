@@ -6,12 +6,18 @@ with the last of them. A run without it is what a crash left: it is deleted and 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking.backend import Refused, Unreachable, as_ours, now_ms, system_tags
+from orchestrator.tracking.backend import (
+    Refused,
+    Unreachable,
+    as_ours,
+    import_mlflow,
+    now_ms,
+    system_tags,
+)
 from orchestrator.tracking.entry import (
     COMPLETE,
     SWEEP_ID,
@@ -44,7 +50,7 @@ class ServerBackend:
     def open(self, experiment: str, sweep: Entry) -> None:
         self._sweep = sweep
         try:
-            self._mlflow = importlib.import_module("mlflow")
+            self._mlflow = import_mlflow()
             self._client = self._mlflow.MlflowClient(self._address, self._address)
             self.experiment_id = self._open_experiment(experiment)
             runs = self._find(f"tags.`{SWEEP_ID}` = '{sweep.key}'")

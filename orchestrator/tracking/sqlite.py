@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from orchestrator.tracking.backend import (
     Refused,
     Unreachable,
     as_ours,
+    import_mlflow,
     now_ms,
     system_tags,
 )
@@ -82,7 +82,7 @@ class SqliteBackend:
         self.experiment_id = ""
 
     def open(self, experiment: str, sweep: Entry) -> None:
-        mlflow = importlib.import_module("mlflow")  # seconds, before others wait for the lock
+        mlflow = import_mlflow()  # before others wait for the lock
         with database_lock(self._path):
             found = self._open_experiment(mlflow, experiment)
             self._connection = self._connection or connect(self._path)
