@@ -1,0 +1,66 @@
+"""Pictures of a sweep: written, whatever the points lack."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+from orchestrator import plots
+
+LATENCY = {"TTFT (ms)": [1.0, 20.0, 900.0, math.nan], "TPOT (ms)": [5.0, 6.0]}
+LOAD = {"running": ([1, 2, 3], [0, 4, 2]), "waiting": ([1, 2, 3], [0, 1, 0])}
+
+
+def is_png(path: Path) -> bool:
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize("truth", [LATENCY, None])
+def test_latency_cdfs(tmp_path: Path, truth: plots.Curves | None) -> None:
+    points = {"a": LATENCY, "empty": {"TTFT (ms)": []}, "other": {"TPOT (ms)": [np.inf, 3.0]}}
+    path = plots.latency_cdfs(tmp_path / "new" / "cdf.png", truth, points, "title")
+    assert path == tmp_path / "new" / "cdf.png" and is_png(path)
+
+
+def test_over_time(tmp_path: Path) -> None:
+    points = {"a": LOAD, "b": {"running": ([1], [2])}}
+    assert is_png(plots.over_time(tmp_path / "load.png", LOAD, points))
+
+
+def test_same_picture_is_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (plots.over_time(tmp_path / name, LOAD, {"a": LOAD}) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("errors", [[1.0, 2.0, 3.0], [-1.0, 2.0, np.nan], [np.nan] * 3, [0.0] * 3])
+def test_error_heatmap(tmp_path: Path, errors: list[float]) -> None:
+    path = tmp_path / "heat.png"
+    plots.error_heatmap(path, [16, 32, 16], [0.5, 0.9, 0.5], errors, "seqs", "y")
+    plots.error_heatmap(path, [16, 32, 16], ["a", "b", "a"], errors, "seqs", "y", several="mean")
+    assert is_png(path)
+
+
+def test_large_heatmap(tmp_path: Path) -> None:
+    x, y = (grid.ravel().tolist() for grid in np.meshgrid(range(50), range(40)))
+    errors = np.hypot(np.array(x) - 20, np.array(y) - 10)
+    assert is_png(plots.error_heatmap(tmp_path / "heat.png", x, y, errors, "x", "y"))
+
+
+def test_nothing_or_too_much_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plots.over_time(tmp_path / "a.png", None, {})
+    many = {str(i): LOAD for i in range(plots.MOST_LINES + 1)}
+    with pytest.raises(ValueError, match="at most 24"):
+        plots.over_time(tmp_path / "a.png", LOAD, many)
+
+
+def test_matplotlib_is_imported_when_drawing() -> None:
+    code = "import orchestrator.plots, sys; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
