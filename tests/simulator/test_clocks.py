@@ -12,10 +12,14 @@ from profiles.errors import InputError
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import load_recorded_run
 from simulator import Point, Result, point_from_mapping, simulate
+from simulator.core.jit import JIT
 from simulator.simulation import prepare
 from tests.profiles.bundles import REFERENCE, needs_reference
 
-pytestmark = needs_reference
+pytestmark = [
+    needs_reference,
+    pytest.mark.skipif(not JIT, reason="takes minutes uncompiled; test_determinism compares both"),
+]
 
 MODEL = "meta-llama/Llama-3.1-8B"
 WORKLOAD = REFERENCE / "workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
