@@ -137,7 +137,7 @@ def test_execution_modes_and_padding(tmp_path: Path) -> None:
     assert padded.padded_tokens[:10].tolist() == [1, 1, 2, 4, 4, 8, 8, 8, 8, 24]
     assert padded.padded_tokens[24:26].tolist() == [24, 25]
     _, off = make_latency(tmp_path, mode_ns=modes)
-    assert one(off, *decode)[0] == naive.step(decode)
+    assert one(off, *decode)[0] == naive.step(decode) + 70000  # without graphs all run eager
 
 
 def test_capture_sizes_above_the_token_budget_are_not_captured(tmp_path: Path) -> None:
