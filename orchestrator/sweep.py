@@ -16,69 +16,24 @@ truth: {recorded: bench/RTX4090/Llama-3.1-8B/vllm}
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from orchestrator.axes import MAX_POINTS, Axis, axis_values
 from orchestrator.truth_config import TruthConfig
-from profiles.errors import FieldError, InputError, parse_model, read_yaml
+from profiles.errors import MISSING, FieldError, InputError, parse_model, read_yaml
+from simulator.config import Point
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 CARD = "card"  # the axis whose values are names under `cards`
+CARD_FIELDS = ("truth", *Point.model_fields)  # what may follow the card
 
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Spaced(Frozen):
-    """Values by rule; exactly one of the three. Ends are included, a range's stop too if hit.
-
-    linspace, logspace: [first, last, count]; logspace is geometric between its ends.
-    range: [start, stop, step].
-    """
-
-    linspace: tuple[Number, Number, Count] | None = None
-    logspace: tuple[Number, Number, Count] | None = None
-    range: tuple[Number, Number, Number] | None = None
-
-    @model_validator(mode="after")
-    def _one_rule(self) -> Self:
-        given = [n for n in ("linspace", "logspace", "range") if getattr(self, n) is not None]
-        if len(given) != 1:
-            raise FieldError("", given or None, "exactly one of linspace, logspace, range")
-        if self.logspace and min(self.logspace[:2]) <= 0:
-            raise FieldError("logspace", self.logspace, "ends above 0")
-        if self.range and (
-            self.range[2] == 0 or (self.range[1] - self.range[0]) / self.range[2] < 0
-        ):
-            raise FieldError("range", self.range, "a step that leads from start to stop")
-        return self
-
-    def values(self) -> list[float | int]:
-        """Whole numbers are integers; others are rounded to 12 digits, so that 0.1 stays 0.1."""
-        if self.linspace:
-            first, last, count = self.linspace
-            raw = np.linspace(first, last, count).tolist()
-        elif self.logspace:
-            first, last, count = self.logspace
-            raw = np.geomspace(first, last, count).tolist()
-        else:
-            assert self.range is not None
-            start, stop, step = self.range
-            raw = [start + i * step for i in range(math.floor((stop - start) / step + 1e-9) + 1)]
-        whole = all(float(x).is_integer() for x in (self.range or ()))
-        return [round(x) if self.range and whole else _rounded(x) for x in raw]
-
-
-def _rounded(x: float) -> float | int:
-    return float(f"{x:.12g}")
 
 
 class Execution(Frozen):
@@ -94,6 +49,13 @@ class Execution(Frozen):
     max_failures: Annotated[int, Field(strict=True, ge=1)] | None = None
     keep_requests: Literal["none", "best", "all"] = "best"
 
+    @model_validator(mode="after")
+    def _cpus_as_ray_counts_them(self) -> Self:
+        cpus = self.cpus_per_point
+        if cpus > 1 and not cpus.is_integer():
+            raise FieldError("cpus_per_point", cpus, "a whole number above 1, as Ray wants it")
+        return self
+
 
 class Tracking(Frozen):
     enabled: bool = True
@@ -107,44 +69,79 @@ class SweepFile(Frozen):
     name: Name
     base: dict[str, Any]
     cards: dict[str, dict[str, Any]] = {}
-    axes: dict[str, Spaced | list[Any]] = {}
-    zipped: tuple[dict[str, Spaced | list[Any]], ...] = ()
+    axes: dict[str, Axis] = {}
+    zipped: tuple[dict[str, Axis], ...] = ()
     exclude: tuple[dict[str, Any], ...] = ()
     truth: TruthConfig | None = None
     execution: Execution = Execution()
     tracking: Tracking = Tracking()
 
+    def place(self, axis: str) -> str:
+        """Where the file gives the axis."""
+        groups = [f"zipped[{i}].{axis}" for i, group in enumerate(self.zipped) if axis in group]
+        return groups[0] if groups else f"axes.{axis}"
+
     @model_validator(mode="after")
     def _axes_make_sense(self) -> Self:
-        known: set[str] = set()
+        known: dict[str, list[Any]] = {}
+        count = 1
         for where, axes in [
             ("axes", self.axes),
-            *((f"zipped[{i}]", z) for i, z in enumerate(self.zipped)),
+            *((f"zipped[{i}]", group) for i, group in enumerate(self.zipped)),
         ]:
+            lengths = {axis: len(axis_values(given)) for axis, given in axes.items()}
             for axis, given in axes.items():
                 if axis in known:
                     raise FieldError(f"{where}.{axis}", axis, "an axis given once")
-                known.add(axis)
-                values = axis_values(given)
-                if not values:
+                known[axis] = axis_values(given)
+                if not lengths[axis]:
                     raise FieldError(f"{where}.{axis}", given, "at least one value")
-                if axis == CARD and (missing := [v for v in values if v not in self.cards]):
-                    cards = ", ".join(self.cards) or "none there"
-                    raise FieldError(f"{where}.{axis}", missing[0], f"a name under cards: {cards}")
-            lengths = {axis: len(axis_values(given)) for axis, given in axes.items()}
-            if where != "axes" and len(set(lengths.values())) > 1:
-                raise FieldError(where, lengths, "as many values for each of its axes")
-        for i, excluded in enumerate(self.exclude):
-            for axis in excluded:
-                if axis not in known:
-                    raise FieldError(
-                        f"exclude[{i}].{axis}", axis, f"an axis: {', '.join(sorted(known))}"
-                    )
+                count *= lengths[axis] if where == "axes" else 1
+            if where != "axes":
+                if not axes:
+                    raise FieldError(where, axes, "at least one axis")
+                if len(set(lengths.values())) > 1:
+                    raise FieldError(where, lengths, "as many values for each of its axes")
+                count *= next(iter(lengths.values()))
+        if count > MAX_POINTS:
+            raise FieldError("axes", f"{count} points", f"at most {MAX_POINTS} points")
+        self._check_cards(known.get(CARD))
+        self._check_exclusions(known)
         return self
 
+    def _check_cards(self, names: list[Any] | None) -> None:
+        if names is None:
+            if self.cards:
+                raise FieldError("cards", list(self.cards), "an axis `card` that names them")
+            return
+        for name in names:
+            if not isinstance(name, str) or name not in self.cards:
+                cards = ", ".join(self.cards) or "none there"
+                raise FieldError(self.place(CARD), name, f"a name under cards: {cards}")
+        for name, follows in self.cards.items():
+            for field in follows:
+                if field not in CARD_FIELDS:
+                    raise FieldError(
+                        f"cards.{name}.{field}", follows[field], f"one of {', '.join(CARD_FIELDS)}"
+                    )
+            if not isinstance(follows.get(CARD), dict):
+                expected = "the card itself: its name and memory"
+                raise FieldError(f"cards.{name}.card", follows.get(CARD, MISSING), expected)
 
-def axis_values(given: Spaced | list[Any]) -> list[Any]:
-    return given.values() if isinstance(given, Spaced) else given
+    def _check_exclusions(self, known: dict[str, list[Any]]) -> None:
+        for i, excluded in enumerate(self.exclude):
+            if not excluded:
+                raise FieldError(f"exclude[{i}]", excluded, "values of at least one axis")
+            for axis, value in excluded.items():
+                if axis not in known:
+                    axes = ", ".join(sorted(known)) or "none there"
+                    raise FieldError(f"exclude[{i}].{axis}", axis, f"an axis: {axes}")
+                if value not in known[axis]:
+                    some = ", ".join(map(str, known[axis][:8]))
+                    more = ", ..." if len(known[axis]) > 8 else ""
+                    raise FieldError(
+                        f"exclude[{i}].{axis}", value, f"a value of the axis: {some}{more}"
+                    )
 
 
 def load_sweep(path: Path) -> SweepFile:

@@ -1,0 +1,86 @@
+"""The values of an axis: a list as it stands, or values by rule."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from profiles.errors import FieldError, input_error
+
+MAX_POINTS = 200_000  # of a sweep, and so of an axis
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_POINTS)]
+
+
+class Spaced(BaseModel):
+    """Values by rule; exactly one of the three. Ends are included, a range's stop too if hit.
+
+    linspace, logspace: [first, last, count]; logspace is geometric between its ends.
+    range: [start, stop, step].
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    linspace: tuple[Number, Number, Count] | None = None
+    logspace: tuple[Number, Number, Count] | None = None
+    range: tuple[Number, Number, Number] | None = None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        given = [n for n in ("linspace", "logspace", "range") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise FieldError("", given or None, "exactly one of linspace, logspace, range")
+        if self.logspace and min(self.logspace[:2]) <= 0:
+            raise FieldError("logspace", self.logspace, "ends above 0")
+        ends = self.linspace or self.logspace
+        if ends and ends[2] == 1 and ends[0] != ends[1]:
+            raise FieldError(given[0], ends, "a count of at least 2, for both ends")
+        if self.range:
+            start, stop, step = self.range
+            if step == 0 or (stop - start) / step < 0:
+                raise FieldError("range", self.range, "a step that leads from start to stop")
+            if (stop - start) / step >= MAX_POINTS:
+                raise FieldError("range", self.range, f"at most {MAX_POINTS} values")
+        return self
+
+    def values(self) -> list[float] | list[int]:
+        """Integers if all are whole; otherwise rounded to 12 digits, so that 0.1 stays 0.1."""
+        if self.range:
+            start, stop, step = self.range
+            raw = [start + i * step for i in range(math.floor((stop - start) / step + 1e-9) + 1)]
+        elif self.logspace:
+            first, last, count = self.logspace
+            grown = math.log(last / first) / max(1, count - 1)
+            raw = [first * math.exp(i * grown) for i in range(count)]
+            raw[-1] = last
+        else:
+            assert self.linspace is not None
+            first, last, count = self.linspace
+            raw = [first + i * ((last - first) / max(1, count - 1)) for i in range(count)]
+            raw[-1] = last
+        rounded = [float(f"{x:.12g}") for x in raw]
+        return [int(x) for x in rounded] if all(x.is_integer() for x in rounded) else rounded
+
+
+def _axis(given: Any) -> Any:
+    """Tell the two forms apart before pydantic tries both and reports on the wrong one."""
+    if isinstance(given, list):
+        return given
+    if not isinstance(given, dict):
+        raise FieldError("", given, "a list of values, or one of linspace, logspace, range")
+    try:
+        return Spaced.model_validate(given)
+    except ValidationError as error:
+        wrong = input_error(error, "", Spaced)
+        field = "" if wrong.field == Spaced.__name__ else wrong.field
+        raise FieldError(field, wrong.value, wrong.expected) from None
+
+
+Axis = Annotated[Spaced | list[Any], BeforeValidator(_axis)]
+
+
+def axis_values(given: Spaced | list[Any]) -> list[Any]:
+    return given.values() if isinstance(given, Spaced) else given
