@@ -90,7 +90,8 @@ def run(
 
     Exits with 1 if points failed.
     """
-    from orchestrator.session import Session, TerminalProgress, plan_lines
+    from orchestrator.session import Session
+    from orchestrator.terminal import TerminalProgress, plan_lines
 
     session = Session.open(sweep, out)
     if dry_run:
@@ -121,7 +122,8 @@ def run(
 @reports_errors
 def plan(sweep: Path, out: Path) -> None:
     """Show a sweep's points: block counts, which are equal, which are done."""
-    from orchestrator.session import Session, plan_lines
+    from orchestrator.session import Session
+    from orchestrator.terminal import plan_lines
 
     click.echo("\n".join(plan_lines(Session.open(sweep, out))))
 

@@ -17,7 +17,9 @@ from orchestrator.shared import Job, usable
 from orchestrator.worker import Limits, run_jobs
 from profiles.errors import InputError
 
-GRACE_S = 30.0  # beyond a task's own limits, before its worker is ended
+GRACE_S = 120.0  # beyond a task's own limits, before its worker is ended
+TASKS_PER_SLOT = 3  # one runs, the others are on their way
+KEPT_PARTS = 64  # that a worker process holds of what points share
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Finished:
 
 
 class Executor(Protocol):
-    slots: int
+    window: int  # tasks it should have: those that run, and some on their way
 
     def submit(self, task: Task) -> None: ...
     def wait(self, timeout_s: float) -> list[Finished]: ...
@@ -52,7 +54,7 @@ class Executor(Protocol):
 class SerialExecutor:
     """Runs tasks in this process, one when asked for a result."""
 
-    slots = 1
+    window = 1
 
     def __init__(self, parts: dict[str, Any], limits: Limits) -> None:
         self._parts, self._limits = parts, limits
@@ -86,15 +88,21 @@ class RayExecutor:
 
         self._ray: Any = ray
         self._limits = limits
+        self._tasks: dict[Any, Task] = {}
+        self._cancelled: set[Any] = set()
         self._owns = not ray.is_initialized()
         if self._owns:
             start_ray(ray, address)
-        self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1) / cpus_per_point))
+        cpus = self._ray.cluster_resources().get("CPU", 0)
+        if cpus < cpus_per_point:
+            self.close()
+            expected = f"at most {cpus:g}, the CPUs of the cluster"
+            raise InputError("sweep", "execution.cpus_per_point", cpus_per_point, expected)
+        self._slots = int(cpus / cpus_per_point)
+        self.window = TASKS_PER_SLOT * self._slots
         self._refs = {key: ray.put(part) for key, part in parts.items()}
         # Retries are the runner's: it knows which of a task's points to try again.
         self._remote = ray.remote(num_cpus=cpus_per_point, max_retries=0)(run_in_ray)
-        self._tasks: dict[Any, Task] = {}
-        self._cancelled: set[Any] = set()
 
     def submit(self, task: Task) -> None:
         keys = {key for job in task.jobs for key in (*job.large.values(), job.truth) if key}
@@ -127,7 +135,7 @@ class RayExecutor:
     def _end_overdue(self) -> None:
         """End the workers of tasks that do not even notice their time limit."""
         now = time.monotonic()
-        ahead = max(1, len(self._tasks) // max(1, self.slots))
+        ahead = max(1, len(self._tasks) // self._slots)
         for ref, task in self._tasks.items():
             allowed = (self._limits.time_s * len(task.jobs) + GRACE_S) * ahead
             if now - task.started > allowed and ref not in self._cancelled:
@@ -177,8 +185,10 @@ def run_in_ray(
 
     def fetch(key: str) -> Any:
         ref = refs[key]
-        if ref not in _PARTS:
-            _PARTS[ref] = usable(ray.get(ref))
-        return _PARTS[ref]
+        part = _PARTS.pop(ref) if ref in _PARTS else usable(ray.get(ref))
+        _PARTS[ref] = part  # at the end: used last
+        while len(_PARTS) > KEPT_PARTS:
+            del _PARTS[next(iter(_PARTS))]
+        return part
 
     return run_jobs(jobs, fetch, limits, keep_requests)

@@ -20,18 +20,19 @@ class Journal:
     """Appends outcomes to a file; one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_cut_line(path)
-        self._file = path.open("ab")
+        self._file = path.open("a+b", buffering=0)
+        _drop_cut_line(self._file)
 
     def append(self, outcomes: Iterable[dict[str, Any]]) -> None:
+        """All of them, on the disk, when it returns."""
         lines = b"".join(
             json.dumps(outcome, allow_nan=True, separators=(",", ":")).encode() + b"\n"
             for outcome in outcomes
         )
-        self._file.write(lines)
-        self._file.flush()
+        rest = memoryview(lines)
+        while rest:
+            rest = rest[self._file.write(rest) :]
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -50,25 +51,49 @@ class Journal:
 
 
 def read_journal(path: Path) -> dict[str, dict[str, Any]]:
-    """The last outcome of each point, by point id; lines that are not whole are left out."""
+    """The outcome of each point, by point id: the last one, but nothing undoes a finished one.
+
+    Lines that are not whole are left out.
+    """
     outcomes: dict[str, dict[str, Any]] = {}
     if not path.is_file():
         return outcomes
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            outcome = orjson.loads(line)
-            outcomes[outcome["point_id"]] = outcome
-        except (ValueError, KeyError, TypeError):
-            continue
+    with path.open("rb") as file:
+        for line in file:
+            outcome = _outcome(line) if line.endswith(b"\n") else None
+            if outcome is None:
+                continue
+            before = outcomes.get(outcome["point_id"])
+            if before is None or before["status"] != "finished" or outcome["status"] == "finished":
+                outcomes[outcome["point_id"]] = outcome
     return outcomes
 
 
-def _drop_cut_line(path: Path) -> None:
+def _outcome(line: bytes) -> dict[str, Any] | None:
+    try:
+        outcome = orjson.loads(line)
+    except ValueError:
+        try:
+            outcome = json.loads(line)  # knows NaN and Infinity
+        except ValueError:
+            return None
+    if not isinstance(outcome, dict):
+        return None
+    whole = all(isinstance(outcome.get(field), str) for field in ("point_id", "status"))
+    return outcome if whole else None
+
+
+def _drop_cut_line(file: Any) -> None:
     """Whatever follows the last line's end was cut off by a crash."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole != len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)
+    end = file.seek(0, os.SEEK_END)
+    whole, step = end, 1 << 16
+    while whole > 0:
+        start = max(0, whole - step)
+        file.seek(start)
+        at = file.read(whole - start).rfind(b"\n")
+        if at >= 0:
+            whole = start + at + 1
+            break
+        whole = start
+    if whole != end:
+        file.truncate(whole)

@@ -1,115 +1,154 @@
-"""Which points of a sweep run, which equal another, which are done already."""
+"""Which points of a sweep run, which equal another, which are done already.
+
+Points with the same run and truth are one class; its first point runs for all. Classes that differ in
+the number of blocks alone are a family. Its largest runs first: if its pool is never exhausted, every
+pool that can hand out as many blocks as it used gives the same result, and the worker that ran it says so
+of each (outcome.py). Which points equal which does not depend on the order in which outcomes came.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 from orchestrator.expand import SweepPoint
 
 FINISHED = "finished"
+FAMILY = 256  # members whose results one task may bring along
+
+Key = tuple[str, str | None]
+Outcome = dict[str, Any]
+Row = tuple[SweepPoint, Outcome | None, SweepPoint | None]
 
 
 @dataclass
+class _Class:
+    """Points that must have the same result."""
+
+    leader: SweepPoint
+    outcome: Outcome | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome is not None and self.outcome["status"] == FINISHED
+
+
 class Plan:
-    """The state of a sweep. Points with equal simulation and truth share one run.
+    """The state of a sweep; starts with what a journal holds. Failures of before run again."""
 
-    `leader[i]` is the position of the point that runs for point i. `outcomes` holds what is known, by
-    the leader's point id; a sweep is resumed by starting with the journal's.
-    """
+    def __init__(self, points: list[SweepPoint], outcomes: Mapping[str, Outcome] | None = None):
+        self.points = points
+        self._classes: dict[Key, _Class] = {}
+        self._families: dict[Key, list[_Class]] = {}
+        self._key_of: dict[str, Key] = {}
+        self._siblings: dict[str, list[SweepPoint]] = {}
+        for point in points:
+            key = point.run_id, point.truth_id
+            self._key_of[point.point_id] = key
+            if key not in self._classes:
+                self._classes[key] = _Class(point)
+                family = self._families.setdefault((point.pool_id, point.truth_id), [])
+                family.append(self._classes[key])
+        for family in self._families.values():
+            family.sort(key=lambda member: (-member.leader.usable_blocks, member.leader.index))
+        self.resume(outcomes or {})
 
-    points: list[SweepPoint]
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    leader: list[int] = field(init=False)
-    resumed: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._position: dict[str, int] = {}
-        for i, point in enumerate(self.points):
-            self._position.setdefault(point.point_id, i)
-        first: dict[tuple[str, str | None], int] = {}
-        self.leader = [first.setdefault(_key(point), i) for i, point in enumerate(self.points)]
-        own = {point.point_id for point in self.points}
-        self.outcomes = {
-            point_id: outcome
-            for point_id, outcome in self.outcomes.items()
-            if point_id in own and outcome["status"] == FINISHED
-        }
-        for i in self._leaders():
-            self._adopt(i)
-        self.resumed = sum(self._outcome(i) is not None for i in self._leaders())
+    def resume(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Start again from a journal's outcomes; those of other points are left alone."""
+        self.failed_before: dict[str, Outcome] = {}
+        self._failed = 0
+        for found in self._classes.values():
+            found.outcome = None
+        for point in self.points:
+            outcome = outcomes.get(point.point_id)
+            if outcome is None:
+                continue
+            if outcome["status"] != FINISHED:
+                self.failed_before[point.point_id] = outcome
+            elif not (found := self._class(point)).finished:
+                found.outcome = _lean(outcome)
+        self.resumed = sum(found.finished for found in self._classes.values())
 
     def to_run(self) -> list[SweepPoint]:
-        """Leaders without an outcome; of points that differ in capacity alone, the largest first.
+        """Points without an outcome, one of each class; of each family the largest first."""
+        waiting = [found.leader for found in self._classes.values() if found.outcome is None]
+        parts = [part for family in self._families.values() for part in _parts(family)]
+        self._siblings = {part[0].point_id: part[1:] for part in parts}
+        return sorted(waiting, key=lambda point: point.point_id not in self._siblings)
 
-        If its pool is never exhausted, the others of at least the size it used are proven equal.
-        """
-        waiting = [i for i in self._leaders() if self._outcome(i) is None]
-        largest: dict[tuple[str, str | None], int] = {}
-        for i in waiting:
-            pool = _pool(self.points[i])
-            if pool not in largest or _usable(self.points[i]) > _usable(self.points[largest[pool]]):
-                largest[pool] = i
-        first = set(largest.values())
-        return [self.points[i] for i in sorted(waiting, key=lambda i: (i not in first, i))]
+    def siblings(self, point: SweepPoint) -> list[SweepPoint]:
+        """Whose results follow from a run of `point`, should it never exhaust its pool."""
+        return self._siblings.get(point.point_id, [])
 
     def still_needed(self, point: SweepPoint) -> bool:
         """Whether a point of `to_run` has not been proven equal to another meanwhile."""
-        i = self._position[point.point_id]
-        return self.leader[i] == i and self._outcome(i) is None
+        return self._class(point).outcome is None
 
-    def record(self, outcome: dict[str, Any]) -> None:
-        """Take in an outcome, and let points that must equal it follow its point."""
-        self.outcomes[outcome["point_id"]] = outcome
-        self._adopt(self._position[outcome["point_id"]])
+    def record(self, outcome: Outcome) -> bool:
+        """Take in an outcome; False if there is one already. A proof outweighs a failure."""
+        found = self._classes[self._key_of[outcome["point_id"]]]
+        new = found.outcome is None
+        if new or (outcome["status"] == FINISHED and not found.finished):
+            found.outcome = _lean(outcome)
+            self._failed += int(new) - int(found.finished)
+        return new
 
-    def rows(self) -> list[tuple[SweepPoint, dict[str, Any] | None, SweepPoint | None]]:
-        """Every point with its outcome, if there is one, and the point whose run it is."""
-        rows = []
-        for i, point in enumerate(self.points):
-            leader = self.leader[i]
-            rows.append(
-                (point, self._outcome(leader), self.points[leader] if leader != i else None)
-            )
+    @property
+    def failed(self) -> int:
+        """Points that failed, without those that equal one of them."""
+        return self._failed
+
+    def rows(self) -> list[Row]:
+        """Every point with its outcome, if there is one, and the point it equals."""
+        largest = {key: self._proven(family) for key, family in self._families.items()}
+        rows: list[Row] = []
+        for point in self.points:
+            found = self._class(point)
+            proof = largest[point.pool_id, point.truth_id]
+            equals: SweepPoint | None = found.leader
+            if proof is not None and found.finished and point.usable_blocks >= proof[1]:
+                equals = proof[0]
+            rows.append((point, found.outcome, equals if equals is not point else None))
         return rows
 
     def counts(self) -> dict[str, int]:
-        leaders = list(self._leaders())
-        done = [self._outcome(i) for i in leaders]
+        rows = self.rows()
+        own = [outcome for _, outcome, equals in rows if equals is None]
         return {
-            "points": len(self.points),
-            "runs": len(leaders),
-            "equal": len(self.points) - len(leaders),
-            "finished": sum(o is not None and o["status"] == FINISHED for o in done),
-            "failed": sum(o is not None and o["status"] != FINISHED for o in done),
+            "points": len(rows),
+            "runs": len(own),
+            "equal": len(rows) - len(own),
+            "finished": sum(o is not None and o["status"] == FINISHED for o in own),
+            "failed": sum(o is not None and o["status"] != FINISHED for o in own),
         }
 
-    def _leaders(self) -> list[int]:
-        return [i for i, leader in enumerate(self.leader) if leader == i]
+    def _class(self, point: SweepPoint) -> _Class:
+        return self._classes[point.run_id, point.truth_id]
 
-    def _outcome(self, i: int) -> dict[str, Any] | None:
-        return self.outcomes.get(self.points[i].point_id)
-
-    def _adopt(self, i: int) -> None:
-        """Points that a finished run proves equal follow it."""
-        outcome = self._outcome(i)
-        enough = outcome.get("enough_blocks") if outcome else None
-        if enough is None:
-            return
-        pool = _pool(self.points[i])
-        for j, point in enumerate(self.points):
-            equal = _pool(point) == pool and _usable(point) >= enough
-            if equal and self._outcome(self.leader[j]) is None:
-                self.leader[j] = i
+    def _proven(self, family: list[_Class]) -> tuple[SweepPoint, int] | None:
+        """The largest finished member, and from how many blocks on others are its equals."""
+        finished = [member for member in family if member.finished]
+        enough = [
+            member.outcome["enough_blocks"]
+            for member in finished
+            if member.outcome and member.outcome.get("enough_blocks") is not None
+        ]
+        return (finished[0].leader, min(enough)) if enough else None
 
 
-def _key(point: SweepPoint) -> tuple[str, str | None]:
-    return point.run_id, point.truth.content_id if point.truth else None
+def _lean(outcome: Outcome) -> Outcome:
+    """The same, with texts that other outcomes have as well held once."""
+    lean = dict(outcome)
+    if "metrics" in lean:
+        lean["metrics"] = {intern(name): value for name, value in lean["metrics"].items()}
+    if "notes" in lean:
+        lean["notes"] = [intern(note) for note in lean["notes"]]
+    return lean
 
 
-def _pool(point: SweepPoint) -> tuple[str, str | None]:
-    return point.pool_id, point.truth.content_id if point.truth else None
-
-
-def _usable(point: SweepPoint) -> int:
-    return point.prepared.settings.num_usable_blocks
+def _parts(family: list[_Class]) -> list[list[SweepPoint]]:
+    """What waits of a family, largest first, in parts that one task can bring along."""
+    waiting = [member.leader for member in family if member.outcome is None]
+    return [waiting[i : i + FAMILY] for i in range(0, len(waiting), FAMILY)]

@@ -13,8 +13,16 @@ import pyarrow.parquet as pq
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor, Task
 from orchestrator.expand import SweepPoint, expand
 from orchestrator.journal import read_journal
-from orchestrator.plan import FINISHED, Plan
-from orchestrator.runner import MEAN_ABS, Progress, Runner, TooManyFailures, best_points
+from orchestrator.plan import Plan
+from orchestrator.runner import (
+    MEAN_ABS,
+    TABLES,
+    Progress,
+    Runner,
+    TooManyFailures,
+    best_points,
+    finished_points,
+)
 from orchestrator.shared import Shared
 from orchestrator.store import SweepStore, row_of
 from orchestrator.sweep import SweepFile, load_sweep
@@ -70,55 +78,60 @@ class Session:
     def run(
         self, progress: Progress, *, address: str | None, serial: bool, track: bool
     ) -> tuple[TrackingReport | None, str | None]:
-        """Run what is left. Returns the tracking report and why the sweep ended early, if it did."""
-        self.store.write_manifest(self.manifest())
-        tracker = self.tracker() if track and self.sweep.tracking.enabled else None
-        stopped: str | None = None
-        try:
-            runner = Runner(self.plan, self.store, self.sweep.execution, progress)
+        """Run what is left. Returns the tracking report and why the sweep ended early, if it did.
+
+        Raises InputError if another run works in the folder.
+        """
+        with self.store.locked():
+            self.plan.resume(read_journal(self.store.journal_path))
+            self.store.write_manifest(self.manifest())
+            tracker = self.tracker() if track and self.sweep.tracking.enabled else None
+            stopped: str | None = None
             try:
-                runner.run(self._make_executor(address, serial))
-            except TooManyFailures as error:
-                stopped = str(error)
-            self.keep_best()
-            report = self.track(tracker) if tracker else None
-        finally:
-            if tracker:
-                tracker.close()
+                runner = Runner(self.plan, self.store, self.sweep.execution, progress)
+                try:
+                    runner.run(self._make_executor(address, serial))
+                except TooManyFailures as error:
+                    stopped = str(error)
+                self.keep()
+                report = self.track(tracker) if tracker else None
+            finally:
+                if tracker:
+                    tracker.close()
         return report, stopped
+
+    @property
+    def limits(self) -> Limits:
+        execution = self.sweep.execution
+        return Limits(execution.time_limit_s, execution.memory_limit_mib)
 
     def _make_executor(
         self, address: str | None, serial: bool
     ) -> Callable[[dict[str, Any]], Executor]:
         execution = self.sweep.execution
-        limits = Limits(execution.time_limit_s, execution.memory_limit_mib)
 
         def make(parts: dict[str, Any]) -> Executor:
             if serial:
-                return SerialExecutor(parts, limits)
-            return RayExecutor(parts, limits, address, execution.cpus_per_point)
+                return SerialExecutor(parts, self.limits)
+            return RayExecutor(parts, self.limits, address, execution.cpus_per_point)
 
         return make
 
-    def keep_best(self) -> None:
-        """Simulate the points to keep once more, with their tables; they are few."""
-        if self.sweep.execution.keep_requests == "none":
+    def keep(self) -> None:
+        """Simulate points to keep once more, with their tables, where they have none yet."""
+        keep = self.sweep.execution.keep_requests
+        if keep == "none":
             return
-        everything = self.sweep.execution.keep_requests == "all"
-        count = len(self.plan.points) if everything else KEPT_BEST
-        kept = [p for p in best_points(self.plan, count) if self._tables(p) is None]
-        if not kept:
-            return
-        shared = Shared()
-        jobs = [shared.job(point) for point in kept]
-        executor = SerialExecutor(shared.parts, Limits(self.sweep.execution.time_limit_s))
-        for job in jobs:
-            executor.submit(Task([job], keep_requests=True))
-        while executor.in_flight():
+        kept = best_points(self.plan, KEPT_BEST) if keep == "best" else finished_points(self.plan)
+        missing = [point for point in kept if self._tables(point) is None]
+        shared = Shared(missing)
+        executor = SerialExecutor(shared.parts, self.limits)
+        for point in missing:
+            executor.submit(Task([shared.job(point)], keep_requests=True))
             for finished in executor.wait(0.0):
                 for outcome in finished.outcomes or []:
-                    if outcome["status"] == FINISHED:
-                        tables = {name: outcome[name] for name in ("requests", "timeseries")}
+                    tables = {name: outcome[name] for name in TABLES if name in outcome}
+                    if tables:
                         self.store.write_point(outcome["point_id"], tables)
 
     def _tables(self, point: SweepPoint) -> Path | None:
@@ -148,9 +161,11 @@ class Session:
 
     def track(self, tracker: Tracker) -> TrackingReport:
         """Hand over every point that has an outcome, and the artifacts."""
+        given: set[str] = set()  # a point that is there twice is one point
         for point, outcome, equals in self.plan.rows():
-            if outcome is None:
+            if outcome is None or point.point_id in given:
                 continue
+            given.add(point.point_id)
             path = self._tables(point) if equals is None else None
             timeseries = pq.read_table(path) if path else None
             tracker.point(tracked_row(point, row_of(point, outcome, equals), timeseries))
@@ -167,8 +182,9 @@ class Session:
             f"{counts['equal']} points equal to one of them, {counts['failed']} failed"
         ]
         best = best_points(self.plan, 3)
+        outcome_of = {point.point_id: outcome for point, outcome, _ in self.plan.rows()}
         for point in best:
-            metrics = self.plan.outcomes[point.point_id]["metrics"]
+            metrics = (outcome_of[point.point_id] or {})["metrics"]
             lines.append(
                 f"  {metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
                 f"{point.prepared.capacity.num_gpu_blocks} blocks: {point.name}"
@@ -189,54 +205,3 @@ class Session:
             f"{metrics['throughput/output_tokens_per_s']:.0f} output tokens/s: {point.name}"
             for ttft, _, point, metrics in sorted(done, key=lambda d: d[:2])[:count]
         ]
-
-
-class TerminalProgress:
-    """A bar on a terminal, a line now and then elsewhere; failures when they happen."""
-
-    def __init__(self, plan: Plan) -> None:
-        from tqdm import tqdm
-
-        left = len(plan.to_run())
-        self._bar = tqdm(total=left, unit="point", disable=left == 0, mininterval=0.5)
-        self._best: float | None = None
-
-    def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
-        value = (outcome.get("metrics") or {}).get(MEAN_ABS)
-        if value is not None and (self._best is None or value < self._best):
-            self._best = value
-            self._bar.set_postfix_str(f"best {value:.2f} %: {point.name}", refresh=False)
-        self._bar.update(1)
-
-    def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None:
-        self._bar.write(
-            f"failed {outcome['point_id']} ({point.name}): {outcome['status']}: {outcome['reason']}"
-        )
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-def plan_lines(session: Session) -> list[str]:
-    """What `run` would do, a line a point."""
-    plan = session.plan
-    counts = plan.counts()
-    to_run = {point.point_id for point in plan.to_run()}
-    lines = [f"{'point':17s} {'blocks':>8s}  {'state':22s} axes"]
-    for point, outcome, equals in plan.rows():
-        state = (
-            f"equals {equals.point_id}"
-            if equals
-            else "to run"
-            if point.point_id in to_run
-            else "done"
-            if outcome
-            else "?"
-        )
-        blocks = point.prepared.capacity.num_gpu_blocks
-        lines.append(f"{point.point_id:17s} {blocks:8d}  {state:22s} {point.name}")
-    lines.append(
-        f"{counts['points']} points, {counts['equal']} equal to another, {plan.resumed} done, "
-        f"{len(to_run)} to run"
-    )
-    return lines

@@ -6,7 +6,7 @@ once for the cluster, and each worker process takes each of them out once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +17,19 @@ from simulator.simulation import Prepared
 from simulator.step_tables import frozen
 
 HEAVY = ("workload", "arrival_ns", "hashes", "latency")
+CAPACITY = {"gpu_memory_utilization", "num_gpu_blocks_override"}
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A point that differs from a job's in its capacity alone: what its result says of that."""
+
+    point_id: str
+    num_gpu_blocks: int
+    usable_blocks: int
+    card: dict[str, Any]
+    engine: dict[str, Any]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +40,7 @@ class Job:
     small: dict[str, Any]
     large: dict[str, str]
     truth: str | None
+    siblings: tuple[Sibling, ...] = ()
 
     def prepared(self, fetch: Callable[[str], Any]) -> Prepared:
         return Prepared(**self.small, **{name: fetch(key) for name, key in self.large.items()})
@@ -37,28 +51,45 @@ class Job:
 
 
 class Shared:
-    """Collects jobs' large parts, each once."""
+    """Holds the large parts of points, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, points: Sequence[SweepPoint] = ()) -> None:
         self.parts: dict[str, Any] = {}
         self._key_of: dict[int, str] = {}
+        for point in points:
+            self._large(point)
 
-    def job(self, point: SweepPoint) -> Job:
-        large = {name: self._keep(name, getattr(point.prepared, name)) for name in HEAVY}
+    def job(self, point: SweepPoint, siblings: Sequence[SweepPoint] = ()) -> Job:
+        large, truth = self._large(point)
         small = {
             f.name: getattr(point.prepared, f.name) for f in fields(Prepared) if f.name not in HEAVY
         }
-        truth = self._keep("truth", point.truth) if point.truth else None
-        return Job(point.point_id, small, large, truth)
+        return Job(point.point_id, small, large, truth, tuple(map(_sibling, siblings)))
+
+    def _large(self, point: SweepPoint) -> tuple[dict[str, str], str | None]:
+        large = {name: self._keep(name, getattr(point.prepared, name)) for name in HEAVY}
+        return large, self._keep("truth", point.truth) if point.truth else None
 
     def _keep(self, kind: str, part: Any) -> str:
-        # The same object is the same content: preparing shares what points have in common.
+        # The same object is the same content: points share what they have in common.
         key = self._key_of.get(id(part))
         if key is None:
             key = f"{kind}-{len(self.parts)}"
             self._key_of[id(part)] = key
             self.parts[key] = part
         return key
+
+
+def _sibling(point: SweepPoint) -> Sibling:
+    asked = point.prepared.point
+    return Sibling(
+        point.point_id,
+        point.prepared.capacity.num_gpu_blocks,
+        point.usable_blocks,
+        asked.card.model_dump(mode="json"),
+        asked.engine.model_dump(mode="json", include=CAPACITY),
+        point.prepared.notes,
+    )
 
 
 def usable(part: Any) -> Any:

@@ -8,8 +8,13 @@ points/<id>/       requests.parquet and timeseries.parquet of the points that ar
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Sequence
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.expand import SweepPoint
+from profiles.errors import InputError
 from simulator.result import write_whole
 
-FIXED = ("index", "point_id", "run_id", "name", "status", "equals", "reason", "notes")
+TEXTS = ("point_id", "run_id", "name", "status", "equals", "reason", "notes")
+
+_log = logging.getLogger("servesweep")
 
 
 class SweepStore:
@@ -31,6 +39,24 @@ class SweepStore:
         self.journal_path = folder / "journal.jsonl"
         self.results_path = folder / "results.parquet"
         self.manifest_path = folder / "manifest.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder. Raises InputError if one is in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                expected = "a folder no other run works in; wait for it, or choose another --out"
+                raise InputError(self.folder, "in use by", file.read(), expected) from None
+            except OSError as error:
+                _log.warning("%s cannot be locked (%s): run one sweep in it", self.folder, error)
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -53,16 +79,26 @@ def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     """Rows as one table: fixed columns, `axes/...`, then metrics by name; missing is null."""
     axes = sorted({axis for row in rows for axis in row["axes"]})
     metrics = sorted({name for row in rows for name in row["metrics"]})
-    columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in FIXED}
+    columns: dict[str, Any] = {"index": pa.array([row["index"] for row in rows], pa.int64())}
+    columns |= {name: pa.array([row.get(name) for row in rows], pa.string()) for name in TEXTS}
     for axis in axes:
-        values = [row["axes"].get(axis) for row in rows]
-        same = len({type(v) for v in values if v is not None}) <= 1
-        columns[f"axes/{axis}"] = (
-            values if same else [None if v is None else str(v) for v in values]
-        )
+        columns[f"axes/{axis}"] = _axis_column([row["axes"].get(axis) for row in rows])
     for name in metrics:
         columns[name] = pa.array([row["metrics"].get(name) for row in rows], pa.float64())
     return pa.table(columns)
+
+
+def _axis_column(values: list[Any]) -> pa.Array:
+    """Numbers as numbers; what is no single type, or has parts, as text."""
+    types = {type(value) for value in values if value is not None}
+    if types <= {bool}:
+        return pa.array(values, pa.bool_())
+    if types == {int} and all(v is None or abs(v) < 1 << 63 for v in values):
+        return pa.array(values, pa.int64())
+    if types <= {int, float}:
+        return pa.array(values, pa.float64())
+    texts = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
+    return pa.array(texts, pa.string())
 
 
 def row_of(

@@ -1,7 +1,8 @@
 """What runs where the points run: jobs in, plain rows out. A failure is data, never an exception.
 
 The limits really hold. Time is looked at while a point runs; memory is a limit of the process, so that
-an allocation beyond it fails in the point that asked for it.
+an allocation beyond it fails in the point that asked for it. Neither counts what the first point of a
+process alone would pay for: loading or compiling the core.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator.compare import compare
+from orchestrator.outcome import finished, proven
 from orchestrator.shared import Job
+from profiles.errors import InputError
+from simulator.config import point_from_mapping
 from simulator.progress import SimulationError
-from simulator.result import Result
-from simulator.simulation import run
+from simulator.simulation import run, simulate
 
 MIB = 1 << 20
+REASON = 2000  # characters
 
 
 @dataclass(frozen=True)
@@ -35,53 +39,86 @@ class OutOfTime(Exception):
 def run_jobs(
     jobs: list[Job], fetch: Callable[[str], Any], limits: Limits, keep_requests: bool
 ) -> list[dict[str, Any]]:
-    """An outcome a job, in order: point_id, status, wall_s, and metrics or a reason.
+    """Outcomes in the order of the jobs: point_id, status, wall_s, and metrics or a reason.
 
-    `enough_blocks`, where it is there: every pool that can hand out as many gives the same result.
+    A job's own outcome is followed by those of its siblings that it proves equal; they need not run.
     """
-    return [run_job(job, fetch, limits, keep_requests) for job in jobs]
+    warm_up()
+    outcomes: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if job.point_id not in outcomes:
+            for outcome in run_job(job, fetch, limits, keep_requests):
+                outcomes[outcome["point_id"]] = outcome
+    return list(outcomes.values())
 
 
 def run_job(
     job: Job, fetch: Callable[[str], Any], limits: Limits, keep_requests: bool
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
+    outcome: dict[str, Any] = {}
+    others: list[dict[str, Any]] = []
     start = time.perf_counter()
-    outcome: dict[str, Any] = {"point_id": job.point_id}
 
     def look() -> None:
         if time.perf_counter() - start > limits.time_s:
             raise OutOfTime(f"took longer than {limits.time_s:g} s")
 
     try:
+        prepared, truth = job.prepared(fetch), job.truth_of(fetch)
+        start = time.perf_counter()
         with memory_limit(limits.memory_mib):
-            result = run(job.prepared(fetch), look=look)
-            outcome |= {"status": "finished", "metrics": metrics_of(result)}
-            kv = result.summary["kv"]
-            if kv["capacity_inert"]:
-                outcome["enough_blocks"] = kv["distinct_blocks_used"]
-            truth = job.truth_of(fetch)
-            if truth is not None:
-                comparison = compare(result, truth)
-                outcome["metrics"] |= comparison.flat()
-                outcome["notes"] = [*result.summary["notes"], *comparison.notes]
-            else:
-                outcome["notes"] = result.summary["notes"]
-            if keep_requests:
-                outcome["requests"] = result.requests
-                outcome["timeseries"] = result.timeseries
+            result = run(prepared, look=look)
+            outcome = finished(job.point_id, result, truth)
+            others = list(proven(job, result, truth))
+        if keep_requests:
+            outcome |= {"requests": result.requests, "timeseries": result.timeseries}
     except OutOfTime as error:
-        outcome |= {"status": "timeout", "reason": str(error)}
+        outcome = {"status": "timeout", "reason": str(error)}
     except MemoryError as error:
-        outcome |= {
-            "status": "out_of_memory",
-            "reason": f"more than {limits.memory_mib} MiB: {error or 'allocation failed'}",
-        }
+        limit = limits.memory_mib
+        what = "the machine has" if limit is None else f"{limit} MiB"
+        reason = f"needs more than {what}: {error or 'allocation failed'}"
+        outcome = {"status": "out_of_memory", "reason": reason}
     except SimulationError as error:
-        outcome |= {"status": "no_progress", "reason": str(error)}
+        outcome = {"status": "no_progress", "reason": str(error)}
+    except InputError as error:
+        outcome = {"status": "wrong_input", "reason": str(error)}
     except Exception as error:
-        outcome |= {"status": "error", "reason": f"{type(error).__name__}: {error}"}
-    outcome["wall_s"] = time.perf_counter() - start
-    return outcome
+        outcome = {"status": "error", "reason": f"{type(error).__name__}: {error}"[:REASON]}
+    outcome |= {"point_id": job.point_id, "wall_s": time.perf_counter() - start}
+    return [outcome, *others] if outcome["status"] == "finished" else [outcome]
+
+
+@cache
+def warm_up() -> None:
+    """Load the compiled core and what else the first run of a process loads."""
+    one = {"fixed": 1}
+    point = {
+        "model": {
+            "name": "one layer",
+            "model_type": "llama",
+            "hidden_size": 1,
+            "intermediate_size": 1,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+            "vocab_size": 1,
+            "torch_dtype": "bfloat16",
+            "max_position_embeddings": 16,
+        },
+        "card": {"name": "small", "memory_bytes": MIB},
+        "engine": {"max_num_seqs": 1},
+        "workload": {
+            "generate": {
+                "num_requests": 1,
+                "arrivals": {"process": "poisson", "rate": 1.0},
+                "prompt_tokens": one,
+                "output_tokens": one,
+            }
+        },
+        "profile": {"linear": {"base_ns": 1}},
+    }
+    simulate(point_from_mapping(point, Path(), "warm-up"))
 
 
 class memory_limit:  # noqa: N801  (reads as a statement)
@@ -92,47 +129,19 @@ class memory_limit:  # noqa: N801  (reads as a statement)
 
     def __enter__(self) -> None:
         self._before = resource.getrlimit(resource.RLIMIT_AS)
-        if self._mib is not None:
-            allowed = address_space() + self._mib * MIB
-            resource.setrlimit(resource.RLIMIT_AS, (allowed, self._before[1]))
+        if self._mib is None:
+            return
+        allowed = address_space() + self._mib * MIB
+        soft, hard = self._before
+        others = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([allowed, *others]), hard))
 
     def __exit__(self, *_: object) -> None:
-        resource.setrlimit(resource.RLIMIT_AS, self._before)
+        if self._mib is not None:
+            resource.setrlimit(resource.RLIMIT_AS, self._before)
 
 
 def address_space() -> int:
     """Bytes of address space in use (Linux)."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     return int(pages) * resource.getpagesize()
-
-
-def metrics_of(result: Result) -> dict[str, float]:
-    """A result as flat numbers, under the names they are tracked with."""
-    summary = result.summary
-    kv, cache, requests = summary["kv"], summary["prefix_cache"], summary["requests"]
-    flat: dict[str, float] = {
-        f"{metric}/{statistic}": value
-        for metric, values in summary["latency"].items()
-        for statistic, value in values.items()
-    }
-    flat |= {f"throughput/{name}": value for name, value in summary.get("throughput", {}).items()}
-    if summary["makespan_ms"] is not None:
-        flat["makespan_ms"] = summary["makespan_ms"]
-    flat |= {
-        "steps": summary["steps"],
-        "generated_tokens": summary["generated_tokens"],
-        "requests/finished": requests["finished"],
-        "requests/refused": requests["refused"],
-        "requests/capped": requests["capped_at_max_model_len"],
-        "kv/blocks": kv["num_gpu_blocks"],
-        "kv/peak_blocks_in_use": kv["peak_blocks_in_use"],
-        "kv/preemptions": summary["preemptions"],
-        "kv/evicted_blocks": kv["evicted_blocks"],
-        "prefix_cache/hit_rate": cache["hit_rate"],
-        "prefix_cache/hit_tokens": cache["hit_tokens"],
-        "outside_grid/lookups": sum(
-            axis.get("above", 0) + axis.get("below", 0)
-            for axis in summary["outside_measured_grid"].values()
-        ),
-    }
-    return {name: float(value) for name, value in flat.items()}

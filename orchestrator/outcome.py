@@ -1,0 +1,95 @@
+"""What a run leaves in a sweep: flat numbers, and the same for other pools that give the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from orchestrator.compare import compare
+from orchestrator.shared import Job, Sibling
+from orchestrator.truth_data import Truth
+from simulator.result import Result
+
+
+def finished(point_id: str, result: Result, truth: Truth | None) -> dict[str, Any]:
+    """A finished run's outcome: metrics and notes, with the comparison if there is a truth.
+
+    `enough_blocks`, where it is there: every pool that can hand out as many gives the same run.
+    """
+    metrics, notes = metrics_of(result), list(result.summary["notes"])
+    if truth is not None:
+        comparison = compare(result, truth)
+        metrics |= comparison.flat()
+        notes += comparison.notes
+    outcome = {"point_id": point_id, "status": "finished", "metrics": metrics, "notes": notes}
+    kv = result.summary["kv"]
+    if kv["capacity_inert"]:
+        outcome["enough_blocks"] = kv["distinct_blocks_used"]
+    return outcome
+
+
+def proven(job: Job, result: Result, truth: Truth | None) -> Iterator[dict[str, Any]]:
+    """Outcomes of the siblings whose runs must be equal to this one."""
+    kv = result.summary["kv"]
+    if not kv["capacity_inert"]:
+        return
+    for sibling in job.siblings:
+        if sibling.usable_blocks >= kv["distinct_blocks_used"]:
+            outcome = finished(sibling.point_id, _in_pool(result, sibling), truth)
+            yield outcome | {"proven_by": job.point_id, "wall_s": 0.0}
+
+
+def _in_pool(result: Result, sibling: Sibling) -> Result:
+    """The run as it is in the sibling's pool: the same steps, another share of the blocks in use."""
+    summary, usage = result.summary, result.timeseries["kv_cache_usage"].to_numpy()
+    in_use = np.rint(usage * summary["kv"]["usable_blocks"])
+    kv = {
+        "num_gpu_blocks": sibling.num_gpu_blocks,
+        "usable_blocks": sibling.usable_blocks,
+    }
+    at = result.timeseries.schema.get_field_index("kv_cache_usage")
+    free = sibling.usable_blocks - in_use
+    return replace(
+        result,
+        summary=summary
+        | {"card": sibling.card, "notes": list(sibling.notes)}
+        | {"engine": summary["engine"] | sibling.engine, "kv": summary["kv"] | kv},
+        timeseries=result.timeseries.set_column(
+            at, "kv_cache_usage", [1.0 - free / sibling.usable_blocks]
+        ),
+    )
+
+
+def metrics_of(result: Result) -> dict[str, float]:
+    """A result as flat numbers, under the names they are tracked with."""
+    summary = result.summary
+    kv, cache, requests = summary["kv"], summary["prefix_cache"], summary["requests"]
+    flat: dict[str, float] = {
+        f"{metric}/{statistic}": value
+        for metric, values in summary["latency"].items()
+        for statistic, value in values.items()
+    }
+    flat |= {f"throughput/{name}": value for name, value in summary.get("throughput", {}).items()}
+    if summary["makespan_ms"] is not None:
+        flat["makespan_ms"] = summary["makespan_ms"]
+    flat |= {
+        "steps": summary["steps"],
+        "generated_tokens": summary["generated_tokens"],
+        "requests/finished": requests["finished"],
+        "requests/refused": requests["refused"],
+        "requests/capped": requests["capped_at_max_model_len"],
+        "kv/blocks": kv["num_gpu_blocks"],
+        "kv/peak_blocks_in_use": kv["peak_blocks_in_use"],
+        "kv/preemptions": summary["preemptions"],
+        "kv/evicted_blocks": kv["evicted_blocks"],
+        "prefix_cache/hit_rate": cache["hit_rate"],
+        "prefix_cache/hit_tokens": cache["hit_tokens"],
+        "outside_grid/lookups": sum(
+            axis.get("above", 0) + axis.get("below", 0)
+            for axis in summary["outside_measured_grid"].values()
+        ),
+    }
+    return {name: float(value) for name, value in flat.items()}

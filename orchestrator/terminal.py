@@ -1,0 +1,67 @@
+"""What a sweep shows on a terminal: progress, failures, the plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from orchestrator.estimate import estimate
+from orchestrator.expand import SweepPoint
+from orchestrator.plan import Plan
+from orchestrator.runner import MEAN_ABS
+from orchestrator.session import Session
+
+
+class TerminalProgress:
+    """A bar on a terminal, a line now and then elsewhere; failures when they happen."""
+
+    def __init__(self, plan: Plan) -> None:
+        left = len(plan.to_run())
+        self._bar = tqdm(
+            total=left,
+            unit="point",
+            disable=left == 0,
+            mininterval=0.5 if sys.stderr.isatty() else 20.0,
+        )
+        self._best: float | None = None
+
+    def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
+        value = (outcome.get("metrics") or {}).get(MEAN_ABS)
+        if value is not None and (self._best is None or value < self._best):
+            self._best = value
+            self._bar.set_postfix_str(f"best {value:.2f} %: {point.name}", refresh=False)
+        self._bar.update(1)
+
+    def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None:
+        self._bar.write(
+            f"failed {outcome['point_id']} ({point.name}): {outcome['status']}: {outcome['reason']}",
+            file=sys.stderr,
+        )
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def plan_lines(session: Session) -> list[str]:
+    """What `run` would do, a line a point."""
+    plan = session.plan
+    to_run = {point.point_id for point in plan.to_run()}
+    lines = [f"{'point':17s} {'blocks':>8s}  {'state':24s} axes"]
+    for point, outcome, equals in plan.rows():
+        if equals is not None:
+            state = f"equals {equals.point_id}"
+        elif outcome is not None:
+            state = "done"
+        else:
+            before = plan.failed_before.get(point.point_id)
+            state = f"to run again: {before['status']}" if before else "to run"
+        blocks = point.prepared.capacity.num_gpu_blocks
+        lines.append(f"{point.point_id:17s} {blocks:8d}  {state:24s} {point.name}")
+    counts = plan.counts()
+    lines.append(
+        f"{counts['points']} points, {counts['equal']} equal to another, {plan.resumed} done, "
+        f"{len(to_run)} to run"
+    )
+    return [*lines, estimate(session)]
