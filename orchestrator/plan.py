@@ -2,8 +2,8 @@
 
 Points with the same run and truth are one class; its first point runs for all. Classes that differ in
 the number of blocks alone are a family. Its largest runs first: if its pool is never exhausted, every
-pool that can hand out as many blocks as it used gives the same result, and the worker that ran it says so
-of each (outcome.py). Which points equal which does not depend on the order in which outcomes came.
+pool that can hand out as many blocks as it used gives the same result, and the worker that ran it says
+so of each (outcome.py). Which points equal which does not depend on the order in which outcomes came.
 """
 
 from __future__ import annotations
