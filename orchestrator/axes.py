@@ -46,8 +46,8 @@ class Spaced(BaseModel):
                 raise FieldError("range", self.range, f"at most {MAX_POINTS} values")
         return self
 
-    def values(self) -> list[float] | list[int]:
-        """Integers if all are whole; otherwise rounded to 12 digits, so that 0.1 stays 0.1."""
+    def values(self) -> list[float | int]:
+        """Whole numbers are integers; others are rounded to 12 digits, so that 0.1 stays 0.1."""
         if self.range:
             start, stop, step = self.range
             raw = [start + i * step for i in range(math.floor((stop - start) / step + 1e-9) + 1)]
@@ -62,7 +62,7 @@ class Spaced(BaseModel):
             raw = [first + i * ((last - first) / max(1, count - 1)) for i in range(count)]
             raw[-1] = last
         rounded = [float(f"{x:.12g}") for x in raw]
-        return [int(x) for x in rounded] if all(x.is_integer() for x in rounded) else rounded
+        return [int(x) if x.is_integer() else x for x in rounded]
 
 
 def _axis(given: Any) -> Any:
