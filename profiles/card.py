@@ -24,7 +24,7 @@ class Card(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(min_length=1)]
-    memory_bytes: Annotated[int, Field(strict=True, gt=0)]
+    memory_bytes: Annotated[int, Field(strict=True, gt=0, le=1 << 60)]
     memory_bandwidth_gbps: FinitePositive | None = None  # 10^9 bytes a second
     activation_peak_bytes: Bytes = 0
     context_bytes: Bytes = 0

@@ -23,7 +23,8 @@ class InputError(ValueError):
         self.field = field
         self.value = value
         self.expected = expected
-        super().__init__(f"{self.source}: {field}: got {_shown(value)}, expected {expected}")
+        text = f"{self.source}: {field}: got {_shown(value)}, expected {expected}"
+        super().__init__(text.replace("\n", "\\n"))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, Any, str]]:
         return type(self), (self.source, self.field, self.value, self.expected)
@@ -106,8 +107,22 @@ def known_fields(model: type[BaseModel], location: Iterable[str | int]) -> set[s
     return set(getattr(current, "model_fields", {}))
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """PyYAML takes the last of equal keys without a word; here they are an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
+                if key_node.value in seen:
+                    problem = f"found the key {key_node.value!r} twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that must hold a mapping at its top."""
+    """A YAML file that must hold a mapping at its top; a key given twice is an error."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -115,12 +130,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(path, "file", str(error), "a readable UTF-8 file") from None
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f"line {where.line + 1}" if where else "file"
         problem = getattr(error, "problem", None) or str(error)
         raise InputError(path, line, problem, "valid YAML") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
+        # What PyYAML lets through: impossible dates, wrong tags, endless nesting.
+        raise InputError(path, "file", f"{type(error).__name__}: {error}", "valid YAML") from None
     if not isinstance(data, dict):
         raise InputError(path, "file", data, "a mapping of fields to values")
     return data

@@ -22,7 +22,7 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(path, "file", MISSING, "an existing file") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL or a lone surrogate
         raise InputError(path, "file", str(error), "a readable file") from None
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.core import state
 from simulator.core.latency import Latency
+from simulator.core.log import EVENTS_PER_SEAT, INTERVALS_PER_SEAT
 from simulator.core.state import Engine
 from simulator.prefix import BlockHashes
 from simulator.step_tables import new_outside
@@ -158,20 +159,26 @@ def build_engine(
 
 
 def grow_log(engine: Engine) -> Engine:
-    """Twice the room for what steps leave behind; what is there is kept."""
-    log = engine.log
-    steps = _doubled(log.steps, int(engine.queues.counters[0].num_steps))
-    intervals = _doubled(log.intervals, int(log.sizes[0].num_intervals))
+    """Room for at least one more step of what steps leave behind; what is there is kept."""
+    log, sizes = engine.log, engine.log.sizes[0]
+    seats = int(engine.settings[0].max_num_seqs)
     events = log.events
     if engine.settings[0].log_events:
-        events = _doubled(events, int(log.sizes[0].num_events))
-    return engine._replace(log=log._replace(steps=steps, intervals=intervals, events=events))
+        events = _grown(events, int(sizes.num_events), EVENTS_PER_SEAT * seats)
+    return engine._replace(
+        log=log._replace(
+            steps=_grown(log.steps, int(engine.queues.counters[0].num_steps), 1),
+            intervals=_grown(log.intervals, int(sizes.num_intervals), INTERVALS_PER_SEAT * seats),
+            events=events,
+        )
+    )
 
 
-def _doubled(array: state.Records, used: int) -> state.Records:
-    if 2 * used < len(array):
+def _grown(array: state.Records, used: int, room: int) -> state.Records:
+    """The array itself if it has room, else one at least twice as large."""
+    if used + room <= len(array):
         return array
-    larger = _records(2 * len(array), array.dtype)
+    larger = _records(max(2 * len(array), used + room), array.dtype)
     larger[:used] = array[:used]
     return larger
 

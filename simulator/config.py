@@ -5,6 +5,7 @@ Every model is frozen and refuses unknown fields. Paths in a file are relative t
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +17,10 @@ from profiles.model import ModelConfig
 from simulator.workloads import WorkloadConfig
 
 Int = Annotated[int, Field(strict=True)]
-Positive = Annotated[int, Field(strict=True, ge=1)]
+# Far beyond any engine, and small enough that nothing derived from them overflows.
+Positive = Annotated[int, Field(strict=True, ge=1, le=1 << 22)]
+Length = Annotated[int, Field(strict=True, ge=2, le=1 << 30)]
+Blocks = Annotated[int, Field(strict=True, ge=2, le=100_000_000)]
 Flag = Annotated[bool, Field(strict=True)]
 Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False)]
 FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
@@ -36,17 +40,17 @@ class EngineConfig(Frozen):
     gpu_memory_utilization: Annotated[
         float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)
     ] = 0.9
-    num_gpu_blocks_override: Annotated[int, Field(strict=True, ge=2)] | None = None
+    num_gpu_blocks_override: Blocks | None = None
     max_num_seqs: Positive = 256
     max_num_batched_tokens: Positive = 2048
-    max_model_len: Annotated[int, Field(strict=True, ge=2)] | None = None
+    max_model_len: Length | None = None
     enable_prefix_caching: Flag = True
     enable_chunked_prefill: Flag = True
     long_prefill_token_threshold: Annotated[int, Field(strict=True, ge=0)] = 0
     scheduler_reserve_full_isl: Flag = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: Flag = True
-    tensor_parallel_size: Literal[1] = 1
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
@@ -69,6 +73,13 @@ class EngineConfig(Frozen):
     def check_against(self, model: ModelConfig, source: str | Path) -> None:
         """The rules that need the model's length; raises InputError."""
         length = self.resolved_max_model_len(model)
+        if length > 1 << 30:
+            raise InputError(
+                source,
+                "model.max_position_embeddings",
+                length,
+                f"at most {1 << 30}, or max_model_len",
+            )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
             raise InputError(
                 source,
@@ -120,10 +131,10 @@ class LinearLaw(Frozen):
     + per_request x requests. The law of the recorded scheduler scenarios.
     """
 
-    base_ns: Annotated[int, Field(strict=True, ge=0)]
-    per_token_ns: Annotated[int, Field(strict=True, ge=0)] = 0
-    per_kv_token_ns: Annotated[int, Field(strict=True, ge=0)] = 0
-    per_request_ns: Annotated[int, Field(strict=True, ge=0)] = 0
+    base_ns: Annotated[int, Field(strict=True, ge=0, le=10**12)]
+    per_token_ns: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 0
+    per_kv_token_ns: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
+    per_request_ns: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 0
 
 
 class TierConfig(Frozen):
@@ -225,7 +236,9 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
     data = with_absolute_paths(data, base)
     data["model"] = _model_data(data.get("model"), source)
-    point = parse_model(Point, {k: v for k, v in data.items() if v is not None}, source)
+    # A known section left empty is one left out.
+    given = {k: v for k, v in data.items() if v is not None or k not in Point.model_fields}
+    point = parse_model(Point, given, source)
     point.engine.check_against(point.model, source)
     return point
 
@@ -243,7 +256,10 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
 
     def absolute(value: Any) -> Any:
         if isinstance(value, str):
-            return str((base / value).resolve())
+            if "\0" in value or not value.isprintable():
+                raise InputError(base, "path", value, "a path of printable characters")
+            # Not resolve(): a link that leads nowhere is for whoever opens it to report.
+            return os.path.abspath(base / value)  # noqa: PTH100
         if isinstance(value, dict) and isinstance(value.get("path"), str):
             return {**value, "path": absolute(value["path"])}
         return value

@@ -35,7 +35,9 @@ def resolve_overhead(
 ) -> ResolvedOverhead:
     """Raises InputError if the recorded run that is asked does not hold its configuration."""
     mode: str = overhead.cudagraph_mode
-    sizes = overhead.cudagraph_capture_sizes or default_capture_sizes(engine.max_num_seqs)
+    sizes = overhead.cudagraph_capture_sizes
+    if sizes is None:
+        sizes = default_capture_sizes(engine.max_num_seqs)
     asynchronous = engine.async_scheduling
     if overhead.from_recorded_run:
         assert recorded is not None  # Point demands it

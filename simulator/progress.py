@@ -16,7 +16,7 @@ STEPS_BETWEEN_LOOKS = 20_000  # some ten milliseconds
 
 
 class SimulationError(RuntimeError):
-    """The engine makes no progress; the message says who waits for what."""
+    """The simulation cannot come to its end; the message says why, and who waits for what."""
 
 
 def run_to_end(

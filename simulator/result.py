@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from simulator.core import state
 from simulator.core.state import Engine
+from simulator.progress import SimulationError
 from simulator.workloads import Workload
 
 SECOND = 1_000_000_000
+MAX_SECONDS = 50_000_000  # more than a year and a half
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ def timeseries_table(engine: Engine) -> pa.Table:
     update_ns = np.ascontiguousarray(steps.update_ns)
     end_ns = int(update_ns[-1]) if len(update_ns) else 0
     seconds = -(-end_ns // SECOND)
+    if seconds > MAX_SECONDS:
+        raise SimulationError(
+            f"the simulation lasts {seconds} simulated seconds, more than the {MAX_SECONDS} that a time "
+            "series has rows for; are the times of the profile and the arrivals in ns?"
+        )
     ticks = np.arange(1, seconds + 1, dtype=np.int64)
     first = engine.kv.infos.first_token_ns
     got_first = first != state.NEVER

@@ -11,19 +11,25 @@ from simulator.core.jit import compiled
 from simulator.core.request_queue import num_waiting
 from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED, Engine, Log
 
+# What forming a batch and applying another may take, by seat (max_num_seqs): a step schedules,
+# preempts and finishes each request at most once, and each may have waited for its token differently.
+EVENTS_PER_SEAT = 3
+INTERVALS_PER_SEAT = 2
+
 
 @compiled
 def log_is_full(engine: Engine) -> bool:
-    """Whether forming and applying another batch might not fit."""
+    """Whether forming a batch and applying another might not fit."""
     log = engine.log
     sizes = log.sizes[0]
     settings = engine.settings[0]
-    if engine.queues.counters[0].num_steps >= log.steps.size:
-        return True
-    if sizes.num_intervals + settings.max_num_seqs + 1 > log.intervals.size:
-        return True
-    # A step schedules, preempts and finishes at most max_num_seqs each.
-    return settings.log_events and sizes.num_events + 3 * settings.max_num_seqs > log.events.size
+    events = EVENTS_PER_SEAT * settings.max_num_seqs * settings.log_events
+    intervals = INTERVALS_PER_SEAT * settings.max_num_seqs
+    return (
+        engine.queues.counters[0].num_steps >= log.steps.size
+        or sizes.num_intervals + intervals > log.intervals.size
+        or sizes.num_events + events > log.events.size
+    )
 
 
 @compiled
