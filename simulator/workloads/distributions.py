@@ -14,7 +14,7 @@ from simulator.workloads.workload import MAX_NS
 
 NS_PER_S = 1_000_000_000
 
-Tokens = Annotated[int, Field(ge=1, le=1 << 30)]
+Tokens = Annotated[int, Field(ge=1, le=1 << 24)]
 
 
 class Settings(BaseModel):
@@ -79,7 +79,7 @@ class Arrivals(Settings):
 
     process: Literal["poisson", "gamma", "constant", "burst"] = "poisson"
     rate: Annotated[float, Field(gt=0)] | None = None  # per second; burst: everything at time 0
-    cv: Annotated[float, Field(gt=0)] | None = (
+    cv: Annotated[float, Field(ge=1e-3, le=1e3)] | None = (
         None  # gamma: deviation / mean of the gaps, 1: poisson
     )
 

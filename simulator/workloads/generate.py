@@ -24,7 +24,7 @@ from simulator.workloads.workload import Workload
 NS_PER_MS = 1_000_000
 NOBODY = -1
 Share = Annotated[float, Field(ge=0, le=1)]
-Weight = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, le=1e9)]
 
 # A new stream goes to the end, or every workload changes.
 STREAMS = ("arrivals", "prompts", "outputs", "prefixes", "turns", "tools", "priorities", "tokens")
