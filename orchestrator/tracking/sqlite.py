@@ -72,7 +72,7 @@ order by r.start_time desc, r.run_uuid
 
 
 class SqliteBackend:
-    batch = 100
+    batch = 50
 
     def __init__(self, address: str, path: Path) -> None:
         self._address, self._path = address, path

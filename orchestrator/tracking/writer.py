@@ -137,6 +137,8 @@ class Writer:
 
     def _next(self, wait: bool = False) -> dict[str, Any] | None:
         while True:
+            if self._stop.is_set():
+                raise Stopped
             record = self._spool.read()
             if record is not None or not wait:
                 return record
