@@ -77,7 +77,7 @@ def run_job(
     except MemoryError as error:
         limit = limits.memory_mib
         what = "the machine has" if limit is None else f"{limit} MiB"
-        reason = f"needs more than {what}: {error or 'allocation failed'}"
+        reason = f"needs more than {what}: {str(error) or 'allocation failed'}"
         outcome = {"status": "out_of_memory", "reason": reason}
     except SimulationError as error:
         outcome = {"status": "no_progress", "reason": str(error)}

@@ -1,7 +1,7 @@
 """Small sweeps for tests: a model of one layer, a card of a few KV blocks, a linear step law.
 
-A block of 16 tokens takes 1 KiB, weights and all else 1 MiB at most; requests are short, so a point takes
-about a millisecond.
+A block of 16 tokens takes 1 KiB of the card's 1 MiB, and requests are short, so a point takes about a
+millisecond.
 """
 
 from __future__ import annotations
