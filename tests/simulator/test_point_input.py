@@ -139,7 +139,7 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     ({"model__layers": 4}, "model.layers", 4, "known fields: .*num_hidden_layers"),
     ({"workload__generate__num_requests": 0}, "workload.generate.num_requests", 0, "1"),
     ({"workload__generate__arrivals__rate": 0}, "workload.generate.arrivals.rate", 0, "0"),
-    ({"workload__generate__arrivals__rate": math.nan}, "workload.generate.arrivals.rate", None, "finite"),
+    ({"workload__rate_scale": math.nan}, "workload.rate_scale", None, "finite"),
     ({"workload__limit": 0}, "workload.limit", 0, "1"),
     ({"workload__rate_scale": 0}, "workload.rate_scale", 0, "0"),
     ({"workload__jsonl": "a.jsonl"}, "workload", None, "exactly one of"),

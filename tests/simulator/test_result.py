@@ -14,6 +14,7 @@ import pytest
 from simulator import Result, simulate
 from simulator.result import steps_table, timeseries_table
 from simulator.step_tables import linear_law
+from tests.profiles.bundles import write_variant
 from tests.simulator.make import Ask, play
 from tests.simulator.point import make_point
 from tests.simulator.points import PRESSURE
@@ -284,6 +285,27 @@ class TestSummary:
         notes = simulate(make_point(engine__num_gpu_blocks_override=24)).summary["notes"]
         assert any("vLLM would not start" in note for note in notes)
         assert simulate(make_point()).summary["notes"] == []
+
+
+def test_lookups_outside_the_measured_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured up to chunks of 64 tokens after at most 1000 others; nothing is silent."""
+    monkeypatch.setenv("SERVESWEEP_CACHE_DIR", str(tmp_path / "store"))
+    prompt = tmp_path / "long.jsonl"
+    prompt.write_text('{"input_toks": 4000, "output_toks": 1, "arrival_time_ns": 0}\n')
+    point = make_point(
+        model__max_position_embeddings=5000,
+        engine__num_gpu_blocks_override=400,
+        engine__max_num_batched_tokens=80,
+        workload={"jsonl": str(prompt)},
+        profile={"bundle": str(write_variant(tmp_path))},
+    )
+    found = simulate(point).summary["outside_measured_grid"]
+    assert found["attention/prefill_chunk"] == {"above": 50, "highest": 80, "last_sample": 64}
+    history = found["attention/kv_prefill"]
+    assert history["highest"] == 3920
+    assert history["last_sample"] <= 1000
+    assert history["above"] >= sum(80 * k > 1000 for k in range(50))
+    assert "attention/n_decode" not in found
 
 
 def test_checking_invariants_changes_nothing() -> None:
