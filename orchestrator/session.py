@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor, Task
 from orchestrator.expand import SweepPoint, expand
 from orchestrator.journal import read_journal
+from orchestrator.pictures import draw
 from orchestrator.plan import Plan
 from orchestrator.runner import (
     MEAN_ABS,
@@ -172,6 +173,7 @@ class Session:
         best = best_points(self.plan, 1)
         tags = {"servesweep.best": best[0].name} if best else {}
         artifacts = [self.store.manifest_path, self.store.results_path]
+        artifacts += draw(self.plan, self.store.folder)
         return tracker.finish([a for a in artifacts if a.is_file()], tags)
 
     def verdict(self) -> str:

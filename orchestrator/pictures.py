@@ -1,0 +1,95 @@
+"""The pictures of a sweep: the best points over the truth, and the error over two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from orchestrator.plan import Plan
+from orchestrator.runner import MEAN_ABS, best_points
+from orchestrator.truth_data import Truth
+
+SHOWN = 3
+SERIES = {"running": "running", "waiting": "waiting", "kv_cache_usage": "share of KV blocks in use"}
+CURVES = {"ttft_ms": "TTFT (ms)", "tpot_ms": "TPOT (ms)", "latency_ms": "latency (ms)"}
+
+
+def draw(plan: Plan, folder: Path) -> list[Path]:
+    """Draw what the sweep's folder has data for, into `folder`/plots. Returns the files."""
+    # matplotlib takes half a second to import.
+    from orchestrator import plots
+
+    pictures = folder / "plots"
+    pictures.mkdir(exist_ok=True)
+    written = []
+    best = [p for p in best_points(plan, SHOWN) if (folder / "points" / p.point_id).is_dir()]
+    truth = best[0].truth if best else None
+    if best and truth:
+        names = {p.point_id: p.name or "point" for p in best}
+        tables = {name: _tables(folder / "points" / i) for i, name in names.items()}
+        if truth.requests is not None:
+            curves = {name: _latencies(requests) for name, (requests, _) in tables.items()}
+            path = pictures / "latency.png"
+            written.append(plots.latency_cdfs(path, _truth_latencies(truth), curves))
+        if truth.series:
+            series = {name: _series(timeseries) for name, (_, timeseries) in tables.items()}
+            path = pictures / "over_time.png"
+            written.append(plots.over_time(path, _truth_series(truth), series))
+    written += _heatmap(plan, pictures)
+    return written
+
+
+def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
+    """Over the two axes with the most values."""
+    from orchestrator import plots
+
+    values: dict[str, set[str]] = {}
+    for point in plan.points:
+        for axis, value in point.axes.items():
+            values.setdefault(axis, set()).add(str(value))
+    axes = sorted((a for a in values if len(values[a]) > 1), key=lambda a: -len(values[a]))[:2]
+    rows = [(p, o) for p, o, _ in plan.rows()]
+    errors = [((o or {}).get("metrics") or {}).get(MEAN_ABS, float("nan")) for _, o in rows]
+    if len(axes) < 2 or not np.isfinite(errors).any():
+        return []
+    x, y = ([p.axes[axis] for p, _ in rows] for axis in axes)
+    path = pictures / "error.png"
+    return [plots.error_heatmap(path, x, y, errors, axes[0], axes[1])]
+
+
+def _tables(folder: Path) -> tuple[Any, Any]:
+    return tuple(pq.read_table(folder / f"{name}.parquet") for name in ("requests", "timeseries"))
+
+
+def _latencies(requests: Any) -> dict[str, Any]:
+    columns = ("arrival_ns", "first_token_ns", "last_token_ns", "output_tokens")
+    arrival, first, last, tokens = (
+        requests[name].to_numpy(zero_copy_only=False).astype(float) for name in columns
+    )
+    return {
+        CURVES["ttft_ms"]: (first - arrival) / 1e6,
+        CURVES["tpot_ms"]: (last - first) / np.maximum(1, tokens - 1) / 1e6,
+        CURVES["latency_ms"]: (last - arrival) / 1e6,
+    }
+
+
+def _truth_latencies(truth: Truth) -> Mapping[str, Any]:
+    return {title: getattr(truth.requests, name) for name, title in CURVES.items()}
+
+
+def _series(timeseries: Any) -> dict[str, Any]:
+    seconds = timeseries["t_s"].to_numpy()
+    return {title: (seconds, timeseries[name].to_numpy()) for name, title in SERIES.items()}
+
+
+def _truth_series(truth: Truth) -> Mapping[str, Any]:
+    seconds = truth.series["t_s"]
+    return {
+        title: (seconds, truth.series[name])
+        for name, title in SERIES.items()
+        if name in truth.series
+    }
