@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
 from orchestrator.runner import MEAN_ABS, best_points
 from orchestrator.truth_data import Truth
@@ -29,7 +30,7 @@ def draw(plan: Plan, folder: Path) -> list[Path]:
     best = [p for p in best_points(plan, SHOWN) if (folder / "points" / p.point_id).is_dir()]
     truth = best[0].truth if best else None
     if best and truth:
-        names = {p.point_id: p.name or "point" for p in best}
+        names = {p.point_id: _label(p) for p in best}
         tables = {name: _tables(folder / "points" / i) for i, name in names.items()}
         if truth.requests is not None:
             curves = {name: _latencies(requests) for name, (requests, _) in tables.items()}
@@ -59,6 +60,12 @@ def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
     x, y = ([p.axes[axis] for p, _ in rows] for axis in axes)
     path = pictures / "error.png"
     return [plots.error_heatmap(path, x, y, errors, axes[0], axes[1])]
+
+
+def _label(point: SweepPoint) -> str:
+    """The values of its axes, in the sweep's order: a legend has no room for more."""
+    values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in point.axes.values())
+    return ", ".join(values) or "point"
 
 
 def _tables(folder: Path) -> tuple[Any, Any]:
