@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
+from profiles.llmservingsim import load_bundle
 from simulator.build import EngineSettings, TierSettings, build_engine
 from simulator.core.latency import Latency
 from simulator.core.state import Engine
 from simulator.prefix import block_hashes
-from simulator.step_tables import linear_law
+from simulator.step_tables import ModeTimes, linear_law, step_tables
 from simulator.workloads import Workload
+from tests.profiles.bundles import write_variant
 from tests.simulator.make import Ask, make_workload
 
 
@@ -20,7 +27,7 @@ class Simulation(NamedTuple):
 
     workload: Workload
     settings: EngineSettings
-    law: tuple[int, int, int, int]
+    law: tuple[int, int, int, int] | None  # None: measured tables
 
     def engine(self, **changes: Any) -> tuple[Engine, dict[int, str]]:
         settings = EngineSettings(**{**self.settings.__dict__, **changes})
@@ -29,13 +36,37 @@ class Simulation(NamedTuple):
 
     @property
     def latency(self) -> Latency:
-        return linear_law(*self.law)
+        return linear_law(*self.law) if self.law else measured_latency()
+
+    @property
+    def step_ns(self) -> int:
+        """About what a step takes."""
+        return self.law[0] if self.law else MEASURED_STEP_NS
 
     @property
     def may_livelock(self) -> bool:
         """Whether tied requests may preempt each other in turn for ever."""
         settings = self.settings
         return settings.policy == "priority" and not settings.scheduler_reserve_full_isl
+
+
+MEASURED_STEP_NS = 10_000_000
+
+
+@cache
+def measured_latency() -> Latency:
+    """Tables with a skew fit: here a step also depends on its longest and shortest request."""
+    with tempfile.TemporaryDirectory() as folder:
+        with patch.dict(os.environ, SERVESWEEP_CACHE_DIR=folder):
+            bundle = load_bundle(write_variant(Path(folder), seed=8))
+        return step_tables(
+            bundle,
+            num_layers=4,
+            max_num_batched_tokens=64,
+            max_num_seqs=8,
+            capture_sizes=(1, 2, 4, 8),
+            mode_ns=ModeTimes(full_graph=-100_000, piecewise=300_000, eager=2_000_000),
+        )
 
 
 @st.composite

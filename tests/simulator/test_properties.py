@@ -43,6 +43,7 @@ def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) ->
         "intervals": intervals,
         "pool": engine.kv.pool[0].tolist(),
         "tier": engine.tier.store[0].tolist(),
+        "outside": engine.outside.tolist(),
         "counters": {name: int(counters[name]) for name in shown},
     }
 
@@ -235,7 +236,7 @@ def test_slices_change_nothing(simulation: Simulation, data: st.DataObject) -> N
     """`advance` stopped anywhere, by time or by steps, goes on as if it had not stopped."""
     whole, _ = run(simulation)
     engine, refused = simulation.engine()
-    step_ns = simulation.law[0]
+    step_ns = simulation.step_ns
     while True:
         now_ns = int(engine.queues.counters[0].now_ns)
         until_ns = now_ns + data.draw(st.integers(1, 30)) * step_ns // data.draw(st.integers(1, 3))
