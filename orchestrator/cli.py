@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from orchestrator.session import Session
 
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -30,6 +33,8 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except InputError as error:
             _fail(str(error), 2)
+        except KeyboardInterrupt:
+            _fail("stopped", 130)
         except OSError as error:
             _fail(f"{error.filename or 'file'}: {error.strerror or error}", 2)
         except Exception as error:
@@ -47,8 +52,26 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if wanted and not context.resilient_parsing:
+        try:
+            click.echo(f"servesweep {version('servesweep')}")
+        except PackageNotFoundError:
+            click.echo("servesweep, a checkout that is not installed")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="servesweep")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version.",
+)
 def main() -> None:
     """Simulate vLLM serving: decisions as vLLM makes them, durations as cards were measured."""
     logging.basicConfig(format="servesweep: %(message)s", level=logging.WARNING)
@@ -68,6 +91,16 @@ def simulate(point: Path, out: Path, steps: bool) -> None:
     written = result.write(out)
     click.echo(overview(result.summary))
     click.echo("wrote " + " ".join(str(path) for path in written))
+
+
+def opened(sweep: Path, out: Path) -> Session:
+    """The sweep's session; a wrong file is told before the compiler is loaded."""
+    from orchestrator.sweep import load_sweep
+
+    load_sweep(sweep)
+    from orchestrator.session import Session
+
+    return Session.open(sweep, out)
 
 
 OUT = click.option(
@@ -90,10 +123,9 @@ def run(
 
     Exits with 1 if points failed.
     """
-    from orchestrator.session import Session
+    session = opened(sweep, out)
     from orchestrator.terminal import TerminalProgress, plan_lines
 
-    session = Session.open(sweep, out)
     if dry_run:
         click.echo("\n".join(plan_lines(session)))
         return
@@ -122,10 +154,10 @@ def run(
 @reports_errors
 def plan(sweep: Path, out: Path) -> None:
     """Show a sweep's points: block counts, which are equal, which are done."""
-    from orchestrator.session import Session
+    session = opened(sweep, out)
     from orchestrator.terminal import plan_lines
 
-    click.echo("\n".join(plan_lines(Session.open(sweep, out))))
+    click.echo("\n".join(plan_lines(session)))
 
 
 @main.command()
@@ -134,9 +166,7 @@ def plan(sweep: Path, out: Path) -> None:
 @reports_errors
 def track(sweep: Path, out: Path) -> None:
     """Write what a sweep's folder holds to MLflow; again gives the same runs, no others."""
-    from orchestrator.session import Session
-
-    session = Session.open(sweep, out)
+    session = opened(sweep, out)
     with session.tracker() as tracker:
         report = session.track(tracker)
     click.echo(str(report))

@@ -92,6 +92,11 @@ class Runner:
                 yield Task(jobs, keep_requests=keep)
 
     def _points_per_task(self) -> int:
+        size = self._points_in_time()
+        limit = self.execution.max_failures
+        return size if limit is None else max(1, min(size, limit - self.plan.failed))
+
+    def _points_in_time(self) -> int:
         if self.execution.points_per_task:
             return self.execution.points_per_task
         if self._seconds_per_point is None:

@@ -1,0 +1,206 @@
+"""`servesweep run`, `plan` and their exit codes, and what the command line imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator import worker
+from orchestrator.cli import main
+from tests.orchestrator.sweep_make import BLOCKS, TRUTH, UTILIZATION, run_sweep, write_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = "workload.generate.seed"
+
+
+def servesweep(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def run(path: Path, out: Path, *options: str) -> Result:
+    return servesweep("run", path, "--out", out, "--serial", *options)
+
+
+def test_a_sweep_runs_and_says_what_it_found(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 20, 40], UTILIZATION: [0.5, 0.9]}, truth=TRUTH)
+    result = run(path, tmp_path / "out")
+    assert result.exit_code == 0
+    assert "6 points: 3 runs finished, 3 points equal to one of them, 0 failed" in result.output
+    assert "% mean absolute difference, 40 blocks: num_gpu_blocks_override=40" in result.output
+    assert f"results in {tmp_path / 'out' / 'small'}" in result.output
+    again = run(path, tmp_path / "out")
+    assert again.exit_code == 0
+    assert "resuming: 3 points are done" in again.output
+
+
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(worker, "run", fail)
+
+
+def test_failed_points_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 20]})
+    failing(monkeypatch)
+    result = run(path, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "(num_gpu_blocks_override=20): error: RuntimeError: no luck" in result.stderr
+    assert "2 points: 0 runs finished, 0 points equal to one of them, 2 failed" in result.output
+    plan = servesweep("plan", path, "--out", tmp_path / "out")
+    assert "no estimate, a point failed: error: RuntimeError: no luck" in plan.output
+    assert plan.output.count("to run again: error") == 2
+    monkeypatch.undo()
+    assert run(path, tmp_path / "out").exit_code == 0
+
+
+def test_too_many_failures_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_sweep(tmp_path, axes={SEED: list(range(9))}, execution={"max_failures": 2})
+    failing(monkeypatch)
+    result = run(path, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "servesweep: 2 points failed, execution.max_failures is 2" in result.stderr
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"axis": {}}, "axis: got {}, expected no such field; known fields: axes, base"),
+    ({"axes": {UTILIZATION: [7]}}, f"(gpu_memory_utilization 7): axes.{UTILIZATION}: got 7"),
+    ({"truth": {"recorded": "no/where"}}, "truth: "),
+    ({"truth": {}}, "truth: got None, expected exactly one of recorded, vllm_bench, percentiles"),
+]
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "track"])
+@pytest.mark.parametrize(("fields", "said"), WRONG)
+def test_wrong_inputs_are_exit_code_2_before_anything_runs(
+    tmp_path: Path, command: str, fields: dict[str, Any], said: str
+) -> None:
+    path = write_sweep(tmp_path, **fields)
+    result = servesweep(command, path, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    line = result.stderr.removesuffix("\n")
+    assert line.startswith(f"servesweep: {path}")
+    assert "\n" not in line
+    assert said.replace("(gpu", "(engine.gpu") in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_file_is_exit_code_2(tmp_path: Path) -> None:
+    result = run(tmp_path / "none.yaml", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("none.yaml: file: got nothing, expected an existing file\n")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["run", "--dry-run"]])
+def test_a_plan_shows_what_would_run(tmp_path: Path, command: list[str]) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 20]}, zipped=[{UTILIZATION: [0.5, 0.9]}])
+    out = tmp_path / "out"
+    fresh = servesweep(*command, path, "--out", out).output.splitlines()
+    assert not out.exists(), "a plan leaves nothing behind"
+    points = [line.split() for line in fresh[1:5]]
+    assert [point[1] for point in points] == ["10", "10", "20", "20"]
+    assert [point[2] for point in points] == ["to", "equals", "to", "equals"]
+    assert points[1][3] == points[0][0]
+    assert fresh[5] == "4 points, 2 equal to another, 0 done, 2 to run"
+    assert fresh[6].startswith("about ")
+    assert "(measured on one)" in fresh[6]
+    small = write_sweep(tmp_path, axes={BLOCKS: [10]})
+    run(small, out)
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 20]})
+    partly = servesweep(*command, path, "--out", out).output.splitlines()
+    assert [line.split()[2] for line in partly[1:3]] == ["done", "to"]
+    assert partly[3] == "2 points, 0 equal to another, 1 done, 1 to run"
+    assert "(the mean of 1 in the journal)" in partly[4]
+    run(path, out)
+    assert servesweep(*command, path, "--out", out).output.splitlines()[-1] == "nothing to run"
+
+
+IMPORTS = """
+import sys
+from orchestrator.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*[name for name in {names!r} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def imported(*arguments: str, names: list[str]) -> str:
+    """Which of the modules a command imports: the last line it leaves."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(names=names), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["wrong"]])
+def test_help_imports_next_to_nothing(arguments: list[str]) -> None:
+    names = ["numpy", "ray", "mlflow", "pyarrow", "pydantic", "numba", "yaml"]
+    assert imported(*arguments, names=names) == ""
+
+
+def test_a_wrong_file_is_told_before_the_compiler_is_loaded(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axis={})
+    assert imported("run", str(path), names=["numba", "ray", "mlflow", "pyarrow"]) == ""
+
+
+def start(path: Path, out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "run", path, "--out", out, "--serial"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def many_seeds(folder: Path) -> Path:
+    execution = {"points_per_task": 3}
+    return write_sweep(folder, axes={SEED: list(range(120))}, truth=TRUTH, execution=execution)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The results of a run that nobody stops."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run_sweep(many_seeds(folder), folder)[0].store.results_path.read_bytes()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_and_resumed(tmp_path: Path, stop: signal.Signals, whole: bytes) -> None:
+    """A real process, stopped in the middle; the same command then gives what it would have given."""
+    path = many_seeds(tmp_path)
+    journal = tmp_path / "out" / "small" / "journal.jsonl"
+    with start(path, tmp_path / "out") as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 6:
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(stop)
+        said = process.communicate()[1]
+    if stop == signal.SIGINT:
+        assert process.returncode == 130
+        assert "stopped; the same command goes on where it was" in said
+        partly = pq.read_table(journal.with_name("results.parquet"))["status"].to_pylist()
+        assert 0 < partly.count("not_run") < 120
+    else:
+        assert process.returncode == -stop
+    session, watch = run_sweep(path, tmp_path / "out")
+    assert 0 < session.plan.resumed < 120
+    assert len(watch.outcomes) == 120 - session.plan.resumed
+    assert session.store.results_path.read_bytes() == whole
