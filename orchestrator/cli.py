@@ -97,10 +97,10 @@ def opened(sweep: Path, out: Path) -> Session:
     """The sweep's session; a wrong file is told before the compiler is loaded."""
     from orchestrator.sweep import load_sweep
 
-    load_sweep(sweep)
+    content = load_sweep(sweep)
     from orchestrator.session import Session
 
-    return Session.open(sweep, out)
+    return Session.open(sweep, out, content)
 
 
 OUT = click.option(

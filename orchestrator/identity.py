@@ -64,6 +64,7 @@ class Identifier:
             code_stamp(),
             prepared.workload.content_id,
             repr(replace(settings, num_gpu_blocks=0)),
+            f"check_invariants {point.check_invariants}",  # asked for, so it runs
             *resolved,
         )
         run = _short("run", pool, str(settings.num_gpu_blocks))

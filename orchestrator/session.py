@@ -45,9 +45,12 @@ class Session:
     store: SweepStore
 
     @classmethod
-    def open(cls, path: Path, out: Path) -> Session:
-        """Read and check everything; what the folder's journal holds is done. Raises InputError."""
-        sweep = load_sweep(path)
+    def open(cls, path: Path, out: Path, sweep: SweepFile | None = None) -> Session:
+        """Read and check everything; what the folder's journal holds is done. Raises InputError.
+
+        `sweep`: what the file says, if it was read before.
+        """
+        sweep = sweep or load_sweep(path)
         store = SweepStore(out / sweep.name)
         plan = Plan(expand(sweep, path), read_journal(store.journal_path))
         return cls(path, sweep, plan, store)

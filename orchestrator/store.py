@@ -90,13 +90,12 @@ def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def _axis_column(values: list[Any]) -> pa.Array:
     """Numbers as numbers; what is no single type, or has parts, as text."""
-    types = {type(value) for value in values if value is not None}
+    given = [value for value in values if value is not None]
+    types = {type(value) for value in given}
     if types <= {bool}:
         return pa.array(values, pa.bool_())
-    if types == {int} and all(v is None or abs(v) < 1 << 63 for v in values):
-        return pa.array(values, pa.int64())
-    if types <= {int, float}:
-        return pa.array(values, pa.float64())
+    if types <= {int, float} and all(abs(value) < 1 << 63 for value in given):
+        return pa.array(values, pa.int64() if types == {int} else pa.float64())
     texts = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
     return pa.array(texts, pa.string())
 

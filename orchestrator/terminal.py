@@ -26,12 +26,16 @@ class TerminalProgress:
             mininterval=0.5 if sys.stderr.isatty() else 20.0,
         )
         self._best: float | None = None
+        self._shown: dict[str, str] = {}
 
     def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
         value = (outcome.get("metrics") or {}).get(MEAN_ABS)
         if value is not None and (self._best is None or value < self._best):
             self._best = value
-            self._bar.set_postfix_str(f"best {value:.2f} %: {point.name}", refresh=False)
+            self._shown["best"] = f"best {value:.2f} %: {point.name}"
+        if plan.failed:
+            self._shown["failed"] = f"{plan.failed} failed"
+        self._bar.set_postfix_str(", ".join(self._shown.values()), refresh=False)
         self._bar.update(1)
 
     def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None:
