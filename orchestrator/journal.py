@@ -77,10 +77,29 @@ def _outcome(line: bytes) -> dict[str, Any] | None:
             outcome = json.loads(line)  # knows NaN and Infinity
         except ValueError:
             return None
+    return outcome if _is_whole(outcome) else None
+
+
+def _is_whole(outcome: Any) -> bool:
+    """Whether a line is an outcome: a damaged one counts as none, and its point runs again."""
     if not isinstance(outcome, dict):
-        return None
-    whole = all(isinstance(outcome.get(field), str) for field in ("point_id", "status"))
-    return outcome if whole else None
+        return False
+    if not all(isinstance(outcome.get(field), str) for field in ("point_id", "status")):
+        return False
+    if not _is_number(outcome.get("wall_s")) or not _is_count(outcome.get("enough_blocks", 0)):
+        return False
+    metrics = outcome.get("metrics", {})
+    if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+        return False
+    return outcome["status"] != "finished" or bool(metrics)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _drop_cut_line(file: Any) -> None:

@@ -21,7 +21,8 @@ from tests.orchestrator.sweep_make import BLOCKS, Watch, rows, run_sweep, write_
 
 def outcome(i: int, **more: Any) -> dict[str, Any]:
     metrics = {"ttft_ms/p50": 0.1 + i, "some": 1 / 3}
-    return {"point_id": f"{i:016x}", "status": "finished", "metrics": metrics} | more
+    whole = {"point_id": f"{i:016x}", "status": "finished", "metrics": metrics, "wall_s": 0.1}
+    return whole | more
 
 
 def write(path: Path, *batches: list[dict[str, Any]]) -> None:
@@ -165,3 +166,24 @@ def test_what_another_run_did_meanwhile_is_done(tmp_path: Path) -> None:
     second.run(watch, address=None, serial=True, track=False)
     assert watch.outcomes == []
     assert second.plan.counts()["finished"] == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"metrics": [1]},
+        {"metrics": {"a": "x"}},
+        {"metrics": {}},
+        {"wall_s": None},
+        {"wall_s": "1"},
+        {"enough_blocks": "a"},
+        {"enough_blocks": -1},
+    ],
+)
+def test_a_damaged_outcome_counts_as_none(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = tmp_path / "journal.jsonl"
+    whole = {"point_id": "p", "status": "finished", "wall_s": 0.1, "metrics": {"a": 1.0}}
+    path.write_text(
+        json.dumps(whole) + "\n" + json.dumps(whole | {"point_id": "q"} | damage) + "\n"
+    )
+    assert set(read_journal(path)) == {"p"}
