@@ -7,6 +7,7 @@ stderr. What a command needs is imported when it runs, so that `--help` answers 
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -131,6 +132,8 @@ def run(
         return
     if session.plan.resumed:
         click.echo(f"resuming: {session.plan.resumed} points are done")
+    # A scheduler that ends a job sends SIGTERM: it stops the sweep as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = TerminalProgress(session.plan)
     try:
         report, stopped = session.run(progress, address=address, serial=serial, track=not no_track)
