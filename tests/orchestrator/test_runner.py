@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator import executors
 from orchestrator.executors import Finished, Task
+from orchestrator.expand import SweepPoint
 from orchestrator.journal import read_journal
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner, TooManyFailures
@@ -204,21 +205,27 @@ def journal_of(out: Path) -> dict[str, dict[str, Any]]:
     return read_journal(SweepStore(out).journal_path)
 
 
+class Interrupted(Watch):
+    """Somebody presses Ctrl-C after so many outcomes."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
+        super().advance(plan, outcome, point)
+        if len(self.outcomes) == self._after:
+            raise KeyboardInterrupt
+
+
 def test_resumed_after_any_interruption(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, axes=AXES, truth=TRUTH)
     expected = run_sweep(path, tmp_path / "plain")[0].store.results_path.read_bytes()
 
     for stop in (1, 4, 9):
-        session, seen = Session.open(path, tmp_path / f"out{stop}"), Watch()
-
-        def advance(*_: Any, seen: Watch = seen, stop: int = stop) -> None:
-            seen.outcomes.append({})
-            if len(seen.outcomes) == stop:
-                raise KeyboardInterrupt
-
-        seen.advance = advance  # type: ignore[method-assign]
+        session = Session.open(path, tmp_path / f"out{stop}")
         with pytest.raises(KeyboardInterrupt):
-            session.run(seen, address=None, serial=True, track=False)
+            session.run(Interrupted(stop), address=None, serial=True, track=False)
         partly = [row["status"] for row in rows(session)]
         assert "not_run" in partly
         resumed, watch = run_sweep(path, tmp_path / f"out{stop}")
@@ -248,26 +255,3 @@ class Quiet:
     def advance(self, *_: Any) -> None: ...
 
     def failure(self, *_: Any) -> None: ...
-
-
-@pytest.mark.parametrize(("keep", "count"), [("none", 0), ("best", 5), ("all", 14)])
-def test_tables_that_are_kept(tmp_path: Path, keep: str, count: int) -> None:
-    axes = {BLOCKS: [10, 15, 20, 25, 28, 31, 33], ISL: [True, False]}
-    path = write_sweep(tmp_path, axes=axes, truth=TRUTH, execution={"keep_requests": keep})
-    session, _ = run_sweep(path, tmp_path / "out")
-    kept = sorted((tmp_path / "out" / "small").glob("points/*/*.parquet"))
-    assert len(kept) == 2 * count
-    if count == 5:
-        scores = sorted(
-            (row["err_pct/mean_abs"], row["index"], row["point_id"]) for row in rows(session)
-        )
-        assert {path.parent.name for path in kept} == {point_id for *_, point_id in scores[:5]}
-    before = {path: path.stat().st_mtime_ns for path in kept}
-    run_sweep(path, tmp_path / "out")
-    assert {path: path.stat().st_mtime_ns for path in before} == before, "once"
-
-
-def test_all_tables_are_kept_without_a_truth_too(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, axes={BLOCKS: [10, 20]}, execution={"keep_requests": "all"})
-    run_sweep(path, tmp_path / "out")
-    assert len(list((tmp_path / "out" / "small").glob("points/*/*.parquet"))) == 4

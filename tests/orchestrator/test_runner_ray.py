@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator import executors
 from orchestrator.session import Session
+from orchestrator.worker import Limits
 from profiles.errors import InputError
 from tests.orchestrator.sweep_make import (
     BASE,
@@ -163,5 +164,5 @@ def test_workers_hold_a_bounded_number_of_parts(
         return [fetch(name) for name in (*refs, *refs)]
 
     monkeypatch.setattr(executors, "run_jobs", look)
-    assert executors.run_in_ray([], refs, executors.Limits(1), False) == [*range(6), *range(6)]
+    assert executors.run_in_ray([], refs, Limits(1), False) == [*range(6), *range(6)]
     assert list(executors._PARTS.values()) == [3, 4, 5]

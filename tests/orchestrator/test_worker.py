@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from orchestrator.outcome import metrics_of
 from orchestrator.shared import Job, Shared, usable
 from orchestrator.worker import Limits, memory_limit, run_jobs
 from profiles.errors import InputError
+from simulator.progress import SimulationError
 from simulator.simulation import run
 from tests.orchestrator.sweep_make import (
     BASE,
@@ -108,8 +110,13 @@ def test_loading_the_core_counts_for_no_point(
     """A process that has to compile first would otherwise run out of any small limit."""
     order: list[str] = []
     monkeypatch.setattr(worker, "warm_up", lambda: order.append("warm up"))
-    start = worker.time.perf_counter
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: (order.append("clock"), start())[1])
+    real = time.perf_counter
+
+    def clock() -> float:
+        order.append("clock")
+        return real()
+
+    monkeypatch.setattr(time, "perf_counter", clock)
     run_points([short])
     assert order[:2] == ["warm up", "clock"]
 
@@ -146,7 +153,7 @@ def test_what_went_wrong_is_told_apart(
 def test_no_progress_is_a_status_of_its_own(
     short: SweepPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "run", raises(worker.SimulationError("nobody moves")))
+    monkeypatch.setattr(worker, "run", raises(SimulationError("nobody moves")))
     (found,) = run_points([short])
     assert (found["status"], found["reason"]) == ("no_progress", "nobody moves")
 
