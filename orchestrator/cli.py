@@ -125,13 +125,13 @@ def run(
     Exits with 1 if points failed.
     """
     session = opened(sweep, out)
-    from orchestrator.terminal import TerminalProgress, plan_lines
+    from orchestrator.terminal import TerminalProgress, plan_lines, resume_line
 
     if dry_run:
         click.echo("\n".join(plan_lines(session)))
         return
-    if session.plan.resumed:
-        click.echo(f"resuming: {session.plan.resumed} points are done")
+    if session.plan.resumed or session.plan.others:
+        click.echo(resume_line(session.plan))
     # A scheduler that ends a job sends SIGTERM: it stops the sweep as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = TerminalProgress(session.plan)

@@ -69,6 +69,7 @@ class Plan:
                 self.failed_before[point.point_id] = outcome
             elif not (found := self._class(point)).finished:
                 found.outcome = _lean(outcome)
+        self.others = len(outcomes.keys() - self._key_of.keys())
         self.resumed = sum(found.finished for found in self._classes.values())
 
     def to_run(self) -> list[SweepPoint]:

@@ -41,7 +41,7 @@ class Execution(Frozen):
 
     cpus_per_point: Annotated[float, Field(gt=0, le=1024)] = 1.0
     points_per_task: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    """None: as many as take about a second, measured on the first."""
+    """None: as many as take half a second, as measured on the way."""
     time_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     memory_limit_mib: Annotated[int, Field(strict=True, ge=64)] | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=10)] = 2

@@ -48,6 +48,14 @@ class TerminalProgress:
         self._bar.close()
 
 
+def resume_line(plan: Plan) -> str:
+    """What the folder's journal brings along, and what it does not."""
+    line = f"resuming: {plan.resumed} points are done"
+    if plan.others:
+        line += f", {plan.others} are of other settings, inputs or versions and do not count"
+    return line
+
+
 def plan_lines(session: Session) -> list[str]:
     """What `run` would do, a line a point."""
     plan = session.plan
@@ -68,4 +76,6 @@ def plan_lines(session: Session) -> list[str]:
         f"{counts['points']} points, {counts['equal']} equal to another, {plan.resumed} done, "
         f"{len(to_run)} to run"
     )
+    if plan.others:
+        lines.append(resume_line(plan))
     return [*lines, estimate(session)]

@@ -122,4 +122,5 @@ def results(session: Session) -> pa.Table:
 
 
 def rows(session: Session) -> list[dict[str, Any]]:
-    return results(session).to_pylist()
+    found: list[dict[str, Any]] = results(session).to_pylist()
+    return found

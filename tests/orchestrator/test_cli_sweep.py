@@ -45,6 +45,16 @@ def test_a_sweep_runs_and_says_what_it_found(tmp_path: Path) -> None:
     assert "resuming: 3 points are done" in again.output
 
 
+def test_changed_inputs_are_other_points_and_that_is_said(tmp_path: Path) -> None:
+    run(write_sweep(tmp_path, axes={BLOCKS: [10, 20]}), tmp_path / "out")
+    changed = write_sweep(tmp_path, axes={BLOCKS: [10, 20, 30], SEED: [3, 4]}, exclude=[{SEED: 3}])
+    said = "resuming: 0 points are done, 2 are of other settings, inputs or versions"
+    assert said in servesweep("plan", changed, "--out", tmp_path / "out").output
+    result = run(changed, tmp_path / "out")
+    assert said in result.output
+    assert "3 points: 3 runs finished" in result.output
+
+
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no luck")

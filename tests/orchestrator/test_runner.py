@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator import executors
 from orchestrator.executors import Finished, Task
-from orchestrator.expand import SweepPoint
 from orchestrator.journal import read_journal
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner, TooManyFailures
@@ -27,7 +26,6 @@ from tests.orchestrator.sweep_make import (
     UTILIZATION,
     Watch,
     points_of,
-    rows,
     run_sweep,
     write_sweep,
 )
@@ -203,35 +201,6 @@ def test_too_many_failures_stop_the_sweep_and_a_resume_goes_on(tmp_path: Path) -
 
 def journal_of(out: Path) -> dict[str, dict[str, Any]]:
     return read_journal(SweepStore(out).journal_path)
-
-
-class Interrupted(Watch):
-    """Somebody presses Ctrl-C after so many outcomes."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._after = after
-
-    def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
-        super().advance(plan, outcome, point)
-        if len(self.outcomes) == self._after:
-            raise KeyboardInterrupt
-
-
-def test_resumed_after_any_interruption(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, axes=AXES, truth=TRUTH)
-    expected = run_sweep(path, tmp_path / "plain")[0].store.results_path.read_bytes()
-
-    for stop in (1, 4, 9):
-        session = Session.open(path, tmp_path / f"out{stop}")
-        with pytest.raises(KeyboardInterrupt):
-            session.run(Interrupted(stop), address=None, serial=True, track=False)
-        partly = [row["status"] for row in rows(session)]
-        assert "not_run" in partly
-        resumed, watch = run_sweep(path, tmp_path / f"out{stop}")
-        assert resumed.plan.resumed > 0
-        assert resumed.store.results_path.read_bytes() == expected
-        assert len(watch.outcomes) == 14 - resumed.plan.resumed
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:
