@@ -118,6 +118,11 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
             f"vLLM would not start: the KV cache holds {tokens} tokens, max_model_len is "
             f"{max_model_len}"
         )
+    if max_model_len > point.model.max_position_embeddings:
+        notes.append(
+            f"vLLM would not start: max_model_len {max_model_len} is beyond the model's "
+            f"max_position_embeddings {point.model.max_position_embeddings}"
+        )
     return Prepared(
         point,
         workload,
