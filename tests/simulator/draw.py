@@ -18,7 +18,7 @@ from simulator.core.state import Engine
 from simulator.prefix import block_hashes
 from simulator.step_tables import ModeTimes, linear_law, step_tables
 from simulator.workloads import Workload
-from tests.profiles.bundles import write_variant
+from tests.profiles.bundles import write_csv, write_variant
 from tests.simulator.make import Ask, make_workload
 
 
@@ -51,19 +51,55 @@ class Simulation(NamedTuple):
 
 
 MEASURED_STEP_NS = 10_000_000
+CHUNKS, DECODES, LENGTHS = (0, 16, 64), (0, 1, 4, 32), (1, 16, 64)
+RATES = 16  # buckets of how unequal the lengths of a batch are, each with a coefficient of its own
+SKEW_AXES = {
+    "pc": "exact",
+    "n_bins": [0, 10**6],
+    "n_labels": ["any"],
+    "skew_rate_bins": [-0.01, *(k / RATES for k in range(1, RATES)), 1.01],
+    "skew_rate_labels": [f"rate{k}" for k in range(RATES)],
+    "kv_big_bins": [0, 10**9],
+    "kv_big_labels": ["any"],
+    "kp_bins": [-1, 10**9],
+    "kp_labels": ["any"],
+}
 
 
 @cache
 def measured_latency() -> Latency:
-    """Tables with a skew fit: here a step also depends on its longest and shortest request."""
+    """Tables in which a step's time also tells the longest and the shortest request of its batch."""
+    fit = {"enabled": True, "bucket_axes": SKEW_AXES, "per_tp": {1: {"alpha_default": 0.5}}}
     with tempfile.TemporaryDirectory() as folder:
+        variant = write_variant(Path(folder), seed=8, skew_fit=fit)
+        write_csv(
+            variant / "tp1/attention.csv",
+            "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us",
+            [
+                (chunk, history, n, kv, 5 + 2 * chunk + history + 9 * n * kv)
+                for chunk in CHUNKS
+                for n in DECODES
+                if chunk or n
+                for history in (LENGTHS if chunk else (0,))
+                for kv in (LENGTHS if n else (0,))
+            ],
+        )
+        write_csv(
+            variant / "tp1/skew_fit.csv",
+            "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples",
+            [
+                (chunk, "any", f"rate{k}", "any", "any", 0.1 + 0.37 * (5 * k % RATES), 4)
+                for chunk in CHUNKS
+                for k in range(RATES)
+            ],
+        )
         with patch.dict(os.environ, SERVESWEEP_CACHE_DIR=folder):
-            bundle = load_bundle(write_variant(Path(folder), seed=8))
+            bundle = load_bundle(variant)
         return step_tables(
             bundle,
             num_layers=4,
-            max_num_batched_tokens=64,
-            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            max_num_seqs=32,
             capture_sizes=(1, 2, 4, 8),
             mode_ns=ModeTimes(full_graph=-100_000, piecewise=300_000, eager=2_000_000),
         )
@@ -75,8 +111,8 @@ def engine_settings(draw: st.DrawFn) -> EngineSettings:
     max_model_len = draw(st.integers(2, 60))
     # Mostly a pool that holds the longest request, so that few are refused.
     least = max(1, -(-(max_model_len - 1) // block_size)) if draw(st.integers(0, 3)) else 1
-    num_usable_blocks = least + draw(st.integers(0, 8))
-    max_num_seqs = draw(st.integers(1, 6))
+    num_usable_blocks = least * draw(st.sampled_from((1, 1, 2, 4))) + draw(st.integers(0, 8))
+    max_num_seqs = draw(st.integers(1, 8))
     chunked = draw(st.booleans())
     budget = draw(st.integers(max_num_seqs, 40))
     null_block = draw(st.booleans())
@@ -92,7 +128,7 @@ def engine_settings(draw: st.DrawFn) -> EngineSettings:
         enable_chunked_prefill=chunked,
         long_prefill_token_threshold=min(draw(st.sampled_from((0, 0, 1, 3, 10))), max_model_len),
         scheduler_reserve_full_isl=draw(st.booleans()),
-        policy=draw(st.sampled_from(("fcfs", "priority"))),
+        policy=draw(st.sampled_from(("fcfs", "fcfs", "priority"))),
         async_scheduling=draw(st.booleans()),
         host_ns_per_step=draw(st.sampled_from((0, 0, 7, 3000))),
         host_ns_per_request=draw(st.sampled_from((0, 0, 2))),
@@ -122,7 +158,7 @@ def workloads(draw: st.DrawFn, max_model_len: int, step_ns: int) -> Workload:
         now += draw(st.sampled_from((0, 0, 0, 1, step_ns // 2, step_ns, 5 * step_ns, 40 * step_ns)))
         longest = draw(st.sampled_from((max_model_len // 3, max_model_len - 1, max_model_len + 1)))
         prompt = draw(st.integers(1, max(1, longest)))
-        output = draw(st.integers(1, 20))
+        output = draw(st.integers(1, draw(st.sampled_from((3, 20, 60)))))
         # Streams of equal tokens: two requests of one stream share what is known of both.
         stream = draw(st.integers(0, 2))
         known = draw(st.sampled_from((prompt // 2, prompt, prompt + output))) if stream else 0
