@@ -19,7 +19,7 @@ from simulator.progress import SimulationError, run_to_end
 from simulator.result import requests_table, steps_table, timeseries_table
 from tests.simulator.draw import Simulation, simulations
 
-EXAMPLES = 4 * settings.default.max_examples if JIT else 25
+EXAMPLES = 2 * settings.default.max_examples if JIT else 20
 Facts = dict[str, Any]
 
 
@@ -230,7 +230,7 @@ def test_short_cuts_and_logs_change_nothing(simulation: Simulation) -> None:
     assert run(simulation, log_events=True)[0] == fast
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES // 2)
 @given(simulation=simulations(), data=st.data())
 def test_slices_change_nothing(simulation: Simulation, data: st.DataObject) -> None:
     """`advance` stopped anywhere, by time or by steps, goes on as if it had not stopped."""
