@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -65,7 +66,7 @@ def test_keeping_steps_changes_nothing_else(written: dict[str, Path]) -> None:
 def test_the_points_are_worth_comparing(written: dict[str, Path]) -> None:
     """Each shows what it is there for."""
 
-    def summary(point: str) -> dict:
+    def summary(point: str) -> Any:
         return json.loads((written["compiled"] / point / "summary.json").read_text())
 
     for point in POINTS:

@@ -37,7 +37,7 @@ def metrics(*rows: tuple[int, int | None, int | None, int]) -> dict[str, dict[st
     return latency_metrics(table(*rows), NO_INTERVALS, NO_INTERVALS)
 
 
-def expected(values: Any) -> dict[str, float]:
+def expected(values: Any) -> dict[str, Any]:
     return {
         "mean": pytest.approx(np.mean(values)),
         **{f"p{p}": pytest.approx(np.percentile(values, p)) for p in PERCENTILES},

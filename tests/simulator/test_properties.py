@@ -19,7 +19,7 @@ from simulator.progress import SimulationError, run_to_end
 from simulator.result import requests_table, steps_table, timeseries_table
 from tests.simulator.draw import Simulation, simulations
 
-EXAMPLES = 2 * settings.default.max_examples if JIT else 20
+EXAMPLES = 4 * settings.default.max_examples if JIT else 20
 Facts = dict[str, Any]
 
 

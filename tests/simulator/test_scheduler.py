@@ -231,7 +231,7 @@ class TestPreemption:
         played = play(Ask(31, 6), Ask(31, 6), num_gpu_blocks=5)
         log = played.engine.log
         intervals = log.intervals[: log.sizes[0].num_intervals]
-        waits = {}
+        waits: dict[int, int] = {}
         for interval in intervals:
             waits[int(interval.ns)] = waits.get(int(interval.ns), 0) + int(interval["count"])
         assert waits == {STEP_NS: 9, 5 * STEP_NS: 1}

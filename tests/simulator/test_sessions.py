@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from simulator.result import requests_table
 from tests.simulator.make import Ask, Played, play
 
 
-def column(played: Played, name: str) -> list[int | None]:
+def column(played: Played, name: str) -> Any:
     table = requests_table(played.engine, played.workload, played.refused)
     return table[name].to_pylist()
 

@@ -127,7 +127,8 @@ def test_priority_queue_is_a_sorted_list(
     asks = [
         Ask(1, name=name, priority=p, arrival=t) for name, (p, t) in zip(NAMES, keys, strict=True)
     ]
-    queue, waiting = Queue(asks, "priority"), []
+    queue = Queue(asks, "priority")
+    waiting: list[str] = []
     order = {name: (*key, name) for name, key in zip(NAMES, keys, strict=True)}
     for action, r in actions:
         name = NAMES[r]
