@@ -1,7 +1,7 @@
 """Who waits, and in which order.
 
 fcfs: preempted requests go back to the head of the queue, so the queue is always a stack of preempted
-infos on top of the fresh ones in order of arrival.
+requests on top of the fresh ones in order of arrival.
 priority: a heap ordered by (priority, arrival, id as a string); being preempted gives no advantage.
 """
 
