@@ -92,7 +92,6 @@ def main() -> int:
         )
         wall = time.perf_counter() - start
         print(session.verdict())
-        print(report or "not tracked")
     assert watch.first is not None
     cpus = 1 if arguments.serial else os.cpu_count() or 1
     counts = session.plan.counts()

@@ -45,14 +45,14 @@ def main() -> None:
     sweep_id = f"benchmark-{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="servesweep-benchmark-") as folder:
         for _ in range(1 + options.again):
-            sweep = TrackedSweep("benchmark", sweep_id, truth=make_point(-1 % 2**32, 180))
+            sweep = TrackedSweep("benchmark", sweep_id, truths=[make_point(-1 % 2**32, 180)])
             began = time.perf_counter()
             with Tracker(options.address, "benchmark", sweep, folder=Path(folder)) as tracker:
                 began_handing = time.perf_counter()
                 for point in points:
                     tracker.point(point)
                 handed = time.perf_counter()
-                report = tracker.finish(deadline_s=3600)
+                report = tracker.finish()
             wall_s = time.perf_counter() - began
             database = Path(folder) / "mlflow.db"
             print(

@@ -84,3 +84,8 @@ Axis = Annotated[Spaced | list[Any], BeforeValidator(_axis)]
 
 def axis_values(given: Spaced | list[Any]) -> list[Any]:
     return given.values() if isinstance(given, Spaced) else given
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of an axis are one: to Python true is 1, to a field it is not."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -36,6 +36,8 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             _fail(str(error), 2)
         except KeyboardInterrupt:
             _fail("stopped", 130)
+        except BrokenPipeError:
+            raise  # click ends quietly: whoever read has what they wanted
         except OSError as error:
             _fail(f"{error.filename or 'file'}: {error.strerror or error}", 2)
         except Exception as error:
@@ -104,6 +106,11 @@ def opened(sweep: Path, out: Path) -> Session:
     return Session.open(sweep, out, content)
 
 
+def tell_tracking(said: str) -> None:
+    """What a sweep's end waits for."""
+    click.echo(f"servesweep: tracking: {said}", err=True)
+
+
 OUT = click.option(
     "--out", type=FOLDER, default=Path("out"), show_default=True, help="Folder of the sweeps."
 )
@@ -136,11 +143,14 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = TerminalProgress(session.plan)
     try:
-        report, stopped = session.run(progress, address=address, serial=serial, track=not no_track)
+        report, stopped = session.run(
+            progress, address=address, serial=serial, track=not no_track, tell=tell_tracking
+        )
     except KeyboardInterrupt:
         progress.close()
         _fail(f"stopped; the same command goes on where it was ({session.store.folder})", 130)
-    progress.close()
+    finally:
+        progress.close()
     click.echo(session.verdict())
     click.echo(f"results in {session.store.folder}")
     if report is not None:
@@ -170,8 +180,13 @@ def plan(sweep: Path, out: Path) -> None:
 def track(sweep: Path, out: Path) -> None:
     """Write what a sweep's folder holds to MLflow; again gives the same runs, no others."""
     session = opened(sweep, out)
+    if not session.store.journal_path.is_file():
+        from profiles.errors import MISSING, InputError
+
+        expected = f"the results of a sweep that was run; `servesweep run {sweep}` makes them"
+        raise InputError(session.store.folder, "journal.jsonl", MISSING, expected)
     with session.tracker() as tracker:
-        report = session.track(tracker)
+        report = session.track(tracker, tell_tracking)
     click.echo(str(report))
     if not report.complete:
         sys.exit(1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.axes import axis_values
+from orchestrator.axes import axis_values, same
 from orchestrator.identity import Identifier
 from orchestrator.resolve import Resolver, short
 from orchestrator.sweep import SweepFile
@@ -76,7 +76,7 @@ def grid(sweep: SweepFile) -> Iterator[dict[str, Any]]:
         groups.append([dict(zip(together, row, strict=True)) for row in zip(*columns, strict=True)])
     for cells in itertools.product(*groups):
         axes = {axis: value for cell in cells for axis, value in cell.items()}
-        if not any(all(axes[a] == v for a, v in excluded.items()) for excluded in sweep.exclude):
+        if not any(all(same(axes[a], v) for a, v in out.items()) for out in sweep.exclude):
             yield axes
 
 

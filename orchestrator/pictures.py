@@ -11,11 +11,15 @@ import pyarrow.parquet as pq
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
-from orchestrator.runner import MEAN_ABS, best_points
+from orchestrator.ranking import LATENCY, MEAN_ABS, best_points, measure
 from orchestrator.truth_data import Truth
 
 SHOWN = 3
 SERIES = {"running": "running", "waiting": "waiting", "kv_cache_usage": "share of KV blocks in use"}
+MAPS = {
+    MEAN_ABS: ("error.png", "mean absolute error (%)"),
+    LATENCY: ("mean_latency.png", "mean latency (ms)"),
+}
 CURVES = {"ttft_ms": "TTFT (ms)", "tpot_ms": "TPOT (ms)", "latency_ms": "latency (ms)"}
 
 
@@ -29,23 +33,25 @@ def draw(plan: Plan, folder: Path) -> list[Path]:
     written = []
     best = [p for p in best_points(plan, SHOWN) if (folder / "points" / p.point_id).is_dir()]
     truth = best[0].truth if best else None
-    if best and truth:
+    best = [p for p in best if p.truth_id == (truth.content_id if truth else None)]
+    if best:
         names = {p.point_id: _label(p) for p in best}
         tables = {name: _tables(folder / "points" / i) for i, name in names.items()}
-        if truth.requests is not None:
+        if truth is None or truth.requests is not None:
             curves = {name: _latencies(requests) for name, (requests, _) in tables.items()}
-            path = pictures / "latency.png"
-            written.append(plots.latency_cdfs(path, _truth_latencies(truth), curves))
-        if truth.series:
+            measured = _truth_latencies(truth) if truth else None
+            written.append(plots.latency_cdfs(pictures / "latency.png", measured, curves))
+        if truth is None or truth.series:
             series = {name: _series(timeseries) for name, (_, timeseries) in tables.items()}
             path = pictures / "over_time.png"
-            written.append(plots.over_time(path, _truth_series(truth), series))
+            recorded = _truth_series(truth) if truth else None
+            written.append(plots.over_time(path, recorded, series))
     written += _heatmap(plan, pictures)
     return written
 
 
 def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
-    """Over the two axes with the most values."""
+    """What ranks the points, over the two axes with the most values."""
     from orchestrator import plots
 
     values: dict[str, set[str]] = {}
@@ -54,12 +60,13 @@ def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
             values.setdefault(axis, set()).add(str(value))
     axes = sorted((a for a in values if len(values[a]) > 1), key=lambda a: -len(values[a]))[:2]
     rows = [(p, o) for p, o, _ in plan.rows()]
-    errors = [((o or {}).get("metrics") or {}).get(MEAN_ABS, float("nan")) for _, o in rows]
-    if len(axes) < 2 or not np.isfinite(errors).any():
+    by = measure(plan)
+    shown = [((o or {}).get("metrics") or {}).get(by, float("nan")) for _, o in rows]
+    if len(axes) < 2 or not np.isfinite(shown).any():
         return []
     x, y = ([p.axes[axis] for p, _ in rows] for axis in axes)
-    path = pictures / "error.png"
-    return [plots.error_heatmap(path, x, y, errors, axes[0], axes[1])]
+    file, name = MAPS[by]
+    return [plots.error_heatmap(pictures / file, x, y, shown, axes[0], axes[1], name)]
 
 
 def _label(point: SweepPoint) -> str:

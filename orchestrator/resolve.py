@@ -107,6 +107,10 @@ class Resolver:
         source = f"{self._path}, point {index} ({shown(axes)})" if axes else str(self._path)
         if error.source == HERE:
             return InputError(source, self._place(error.field, axes), error.value, error.expected)
+        if error.source.startswith(f"{HERE}, "):
+            field, _, file = error.source.removeprefix(f"{HERE}, ").partition(": ")
+            source = f"{source}, {self._place(field, axes)}"
+            return InputError(f"{source}: {file}", error.field, error.value, error.expected)
         return InputError(f"{source}: {error.source}", error.field, error.value, error.expected)
 
     def _place(self, field: str, axes: dict[str, Any]) -> str:

@@ -17,7 +17,6 @@ from orchestrator.sweep import Execution
 
 TASK_SECONDS = 0.5
 TABLES = ("requests", "timeseries")
-MEAN_ABS = "err_pct/mean_abs"
 
 
 class Progress(Protocol):
@@ -149,22 +148,3 @@ class Runner:
 
     def write_results(self) -> None:
         self.store.write_results([row_of(*row) for row in self.plan.rows()])
-
-
-def best_points(plan: Plan, count: int) -> list[SweepPoint]:
-    """Finished points with the smallest mean absolute error, if there is a truth."""
-    scored = [
-        (outcome["metrics"][MEAN_ABS], point.index, point)
-        for point, outcome, equals in plan.rows()
-        if equals is None and outcome and MEAN_ABS in (outcome.get("metrics") or {})
-    ]
-    return [point for _, _, point in sorted(scored, key=lambda s: s[:2])[:count]]
-
-
-def finished_points(plan: Plan) -> list[SweepPoint]:
-    """Finished points, without those that equal another."""
-    return [
-        point
-        for point, outcome, equals in plan.rows()
-        if equals is None and outcome and outcome["status"] == FINISHED
-    ]

@@ -15,15 +15,16 @@ from orchestrator.expand import SweepPoint, expand
 from orchestrator.journal import read_journal
 from orchestrator.pictures import draw
 from orchestrator.plan import Plan
-from orchestrator.runner import (
+from orchestrator.ranking import (
+    LATENCY,
     MEAN_ABS,
-    TABLES,
-    Progress,
-    Runner,
-    TooManyFailures,
+    Ranked,
     best_points,
     finished_points,
+    measure,
+    ranking,
 )
+from orchestrator.runner import TABLES, Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
 from orchestrator.store import SweepStore, row_of
 from orchestrator.sweep import SweepFile, load_sweep
@@ -33,6 +34,7 @@ from orchestrator.worker import Limits
 from simulator.summary import servesweep_version
 
 KEPT_BEST = 5
+SHOWN = 3  # points in a verdict
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,13 @@ class Session:
         }
 
     def run(
-        self, progress: Progress, *, address: str | None, serial: bool, track: bool
+        self,
+        progress: Progress,
+        *,
+        address: str | None,
+        serial: bool,
+        track: bool,
+        tell: Callable[[str], None] | None = None,
     ) -> tuple[TrackingReport | None, str | None]:
         """Run what is left. Returns the tracking report and why the sweep ended early, if it did.
 
@@ -98,7 +106,9 @@ class Session:
                 except TooManyFailures as error:
                     stopped = str(error)
                 self.keep()
-                report = self.track(tracker) if tracker else None
+                if tracker is None:
+                    draw(self.plan, self.store.folder)
+                report = self.track(tracker, tell) if tracker else None
             finally:
                 if tracker:
                     tracker.close()
@@ -142,13 +152,16 @@ class Session:
         path = self.store.folder / "points" / point.point_id / "timeseries.parquet"
         return path if path.is_file() else None
 
+    def _versions(self) -> dict[str, str]:
+        """Of what ran, as the manifest tells it, not of what tracks."""
+        manifest = self.store.read_manifest() or self.manifest()
+        tags = {"version": manifest.get("servesweep"), "commit": manifest.get("commit")}
+        return {f"servesweep.{name}": str(value) for name, value in tags.items() if value}
+
     def tracker(self) -> Tracker:
         points = self.plan.points
-        truth = next((p.truth for p in points if p.truth), None)
-        tags = {"servesweep.version": servesweep_version(), "servesweep.name": self.sweep.name}
-        commit = git_commit()
-        if commit:
-            tags["servesweep.commit"] = commit
+        truths = {p.truth.content_id: p.truth for p in points if p.truth}
+        tags = {"servesweep.name": self.sweep.name, **self._versions()}
         counts = self.plan.counts()
         return Tracker(
             self.sweep.tracking.uri,
@@ -158,13 +171,15 @@ class Session:
                 sweep_id=self.sweep_id,
                 tags=tags,
                 params={"points": counts["points"], "axes": ", ".join(self.sweep.axes)[:250]},
-                truth=tracked_truth(truth) if truth else None,
+                truths=[tracked_truth(truth) for truth in truths.values()],
+                order_by=measure(self.plan),
             ),
             folder=self.store.folder.parent,
         )
 
-    def track(self, tracker: Tracker) -> TrackingReport:
-        """Hand over every point that has an outcome, and the artifacts."""
+    def track(self, tracker: Tracker, tell: Callable[[str], None] | None = None) -> TrackingReport:
+        """Hand over every point that has an outcome, and the artifacts. `tell` as Tracker.finish."""
+        versions = self._versions()
         given: set[str] = set()  # a point that is there twice is one point
         for point, outcome, equals in self.plan.rows():
             if outcome is None or point.point_id in given:
@@ -172,41 +187,48 @@ class Session:
             given.add(point.point_id)
             path = self._tables(point) if equals is None else None
             timeseries = pq.read_table(path) if path else None
-            tracker.point(tracked_row(point, row_of(point, outcome, equals), timeseries))
+            row = row_of(point, outcome, equals)
+            tracker.point(tracked_row(point, row, versions, timeseries))
         best = best_points(self.plan, 1)
         tags = {"servesweep.best": best[0].name} if best else {}
         artifacts = [self.store.manifest_path, self.store.results_path]
         artifacts += draw(self.plan, self.store.folder)
-        return tracker.finish([a for a in artifacts if a.is_file()], tags)
+        return tracker.finish([a for a in artifacts if a.is_file()], tags, tell=tell)
 
     def verdict(self) -> str:
         """The sweep in a few lines."""
         counts = self.plan.counts()
+        left = counts["runs"] - counts["finished"] - counts["failed"]
         lines = [
             f"{counts['points']} points: {counts['finished']} runs finished, "
             f"{counts['equal']} points equal to one of them, {counts['failed']} failed"
+            + (f", {left} not run" if left else "")
         ]
-        best = best_points(self.plan, 3)
-        outcome_of = {point.point_id: outcome for point, outcome, _ in self.plan.rows()}
-        for point in best:
-            metrics = (outcome_of[point.point_id] or {})["metrics"]
-            lines.append(
-                f"  {metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
-                f"{point.prepared.capacity.num_gpu_blocks} blocks: {point.name}"
-            )
-        if not best:
-            lines += self._fastest()
+        first = ranking(self.plan, SHOWN)
+        nearest = measure(self.plan) == MEAN_ABS
+        if first and not nearest:
+            lines.append("  lowest mean latency first:")
+        lines += [_near_line(one) if nearest else _quick_line(one) for one in first]
+        if first:
+            lines += [f"  note on the first: {note}" for note in first[0].outcome["notes"]]
         return "\n".join(lines)
 
-    def _fastest(self, count: int = 3) -> list[str]:
-        """Without a truth: the points with the smallest median TTFT."""
-        done = [
-            (outcome["metrics"]["ttft_ms/p50"], point.index, point, outcome["metrics"])
-            for point, outcome, equals in self.plan.rows()
-            if equals is None and outcome and "ttft_ms/p50" in (outcome.get("metrics") or {})
-        ]
-        return [
-            f"  TTFT p50 {ttft:.1f} ms, TPOT p50 {metrics['tpot_ms/p50']:.2f} ms, "
-            f"{metrics['throughput/output_tokens_per_s']:.0f} output tokens/s: {point.name}"
-            for ttft, _, point, metrics in sorted(done, key=lambda d: d[:2])[:count]
-        ]
+
+def _near_line(one: Ranked) -> str:
+    return (
+        f"  {one.metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
+        f"{one.point.prepared.capacity.num_gpu_blocks} blocks: {_who(one)}"
+    )
+
+
+def _quick_line(one: Ranked) -> str:
+    metrics = one.metrics
+    return (
+        f"  latency {metrics[LATENCY]:.0f} ms, TTFT p50 {metrics['ttft_ms/p50']:.1f} ms, "
+        f"TPOT p50 {metrics['tpot_ms/p50']:.2f} ms, "
+        f"{metrics['throughput/output_tokens_per_s']:.0f} output tokens/s: {_who(one)}"
+    )
+
+
+def _who(one: Ranked) -> str:
+    return one.point.name + (f" (and {one.same} more with this result)" if one.same else "")

@@ -63,6 +63,14 @@ class SweepStore:
         text = json.dumps(manifest, indent=1, default=str) + "\n"
         write_whole(self.manifest_path, lambda path: path.write_text(text, encoding="utf-8"))
 
+    def read_manifest(self) -> dict[str, Any] | None:
+        """What `write_manifest` wrote; None if there is none or it is damaged."""
+        try:
+            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return manifest if isinstance(manifest, dict) else None
+
     def write_results(self, rows: Sequence[dict[str, Any]]) -> None:
         table = results_table(rows)
         write_whole(self.results_path, partial(pq.write_table, table, compression="zstd"))

@@ -16,18 +16,20 @@ truth: {recorded: bench/RTX4090/Llama-3.1-8B/vllm}
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from orchestrator.axes import MAX_POINTS, Axis, axis_values
+from orchestrator.axes import MAX_POINTS, Axis, axis_values, same
 from orchestrator.truth_config import TruthConfig
 from profiles.errors import MISSING, FieldError, InputError, parse_model, read_yaml
 from simulator.config import Point
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
+FIELD = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 CARD = "card"  # the axis whose values are names under `cards`
 CARD_FIELDS = ("truth", *Point.model_fields)  # what may follow the card
 
@@ -93,6 +95,9 @@ class SweepFile(Frozen):
             for axis, given in axes.items():
                 if axis in known:
                     raise FieldError(f"{where}.{axis}", axis, "an axis given once")
+                if not FIELD.fullmatch(axis):
+                    expected = "a field of a point by its dotted name: engine.max_num_seqs"
+                    raise FieldError(where, axis, expected)
                 known[axis] = axis_values(given)
                 if not lengths[axis]:
                     raise FieldError(f"{where}.{axis}", given, "at least one value")
@@ -136,7 +141,7 @@ class SweepFile(Frozen):
                 if axis not in known:
                     axes = ", ".join(sorted(known)) or "none there"
                     raise FieldError(f"exclude[{i}].{axis}", axis, f"an axis: {axes}")
-                if value not in known[axis]:
+                if not any(same(value, one) for one in known[axis]):
                     some = ", ".join(map(str, known[axis][:8]))
                     more = ", ..." if len(known[axis]) > 8 else ""
                     raise FieldError(
@@ -146,7 +151,11 @@ class SweepFile(Frozen):
 
 def load_sweep(path: Path) -> SweepFile:
     """Read a sweep file. Raises InputError."""
-    sweep = parse_model(SweepFile, read_yaml(path), path)
+    data = read_yaml(path)
+    if "base" not in data and {"model", "workload"} & data.keys():
+        expected = "the point to vary; this file is a point itself, `servesweep simulate` takes it"
+        raise InputError(path, "base", MISSING, expected)
+    sweep = parse_model(SweepFile, data, path)
     if "truth" in sweep.base:
         raise InputError(path, "base.truth", sweep.base["truth"], "truth beside base, not in it")
     return sweep

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from orchestrator.estimate import estimate
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
-from orchestrator.runner import MEAN_ABS
+from orchestrator.ranking import MEAN_ABS
 from orchestrator.session import Session
 
 
@@ -29,6 +29,8 @@ class TerminalProgress:
         self._shown: dict[str, str] = {}
 
     def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
+        if self._bar.n == 0:
+            self._bar.unpause()  # what starting took says nothing about the rate
         value = (outcome.get("metrics") or {}).get(MEAN_ABS)
         if value is not None and (self._best is None or value < self._best):
             self._best = value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ SERIES = ("running", "waiting", "kv_cache_usage", "prompt_throughput", "generati
 
 
 def tracked_row(
-    point: SweepPoint, row: dict[str, Any], timeseries: pa.Table | None = None
+    point: SweepPoint,
+    row: dict[str, Any],
+    versions: Mapping[str, str],
+    timeseries: pa.Table | None = None,
 ) -> TrackedPoint:
-    """A point of the grid; `timeseries` where it was kept."""
+    """A point of the grid; `versions` as tags; `timeseries` where it was kept."""
     prepared = point.prepared
     engine = prepared.point.engine
     params: dict[str, Any] = {axis: _scalar(value) for axis, value in point.axes.items()}
@@ -35,6 +39,7 @@ def tracked_row(
         if value is not None:
             params.setdefault(f"engine.{name}", _scalar(value))
     tags = {
+        **versions,
         "servesweep.run_id": point.run_id,
         "servesweep.workload": prepared.workload.content_id[:16],
         "servesweep.profile": prepared.profile_id[:16],
@@ -91,12 +96,17 @@ def series_of(timeseries: pa.Table) -> dict[str, Sequence[tuple[int, float]]]:
     }
 
 
+@cache
 def git_commit() -> str | None:
-    """The commit of the checkout that runs, if it is one."""
+    """The commit of the checkout that runs, if it is one; with "-dirty" if files differ from it."""
     root = Path(__file__).resolve().parent.parent
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False
+            ["git", "describe", "--match=", "--always", "--dirty", "--abbrev=40"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError:
         return None

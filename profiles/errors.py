@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,18 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, Any, str]]:
         return type(self), (self.source, self.field, self.value, self.expected)
+
+
+@contextmanager
+def named(source: str | Path, field: str) -> Iterator[None]:
+    """An error in another file says which field of the point names that file."""
+    try:
+        yield
+    except InputError as error:
+        if error.source == str(source):
+            raise
+        where = f"{source}, {field}: {error.source}"
+        raise InputError(where, error.field, error.value, error.expected) from None
 
 
 def _shown(value: Any, limit: int = 120) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.card import Card
-from profiles.errors import FieldError, InputError, parse_model, read_yaml
+from profiles.errors import FieldError, InputError, named, parse_model, read_yaml
 from profiles.model import ModelConfig
 from simulator.workloads import WorkloadConfig
 
@@ -229,7 +229,11 @@ class Point(Frozen):
 def load_point(path: str | Path) -> Point:
     """Read a point from YAML. Raises InputError."""
     path = Path(path)
-    return point_from_mapping(read_yaml(path), path.parent, path)
+    data = read_yaml(path)
+    if "base" in data:
+        expected = "the fields of a point; this file is a sweep, `servesweep run` takes it"
+        raise InputError(path, "base", data["base"], expected)
+    return point_from_mapping(data, path.parent, path)
 
 
 def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> Point:
@@ -279,7 +283,8 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
 def _model_data(value: Any, source: str | Path) -> Any:
     """A model is its fields, the path of a Hugging Face config.json, or {hf_config, name}."""
     if isinstance(value, str):
-        return ModelConfig.from_hf(Path(value))
+        with named(source, "model"):
+            return ModelConfig.from_hf(Path(value))
     if isinstance(value, dict) and "hf_config" in value:
         unknown = sorted(set(value) - {"hf_config", "name"})
         if unknown:
@@ -288,5 +293,6 @@ def _model_data(value: Any, source: str | Path) -> Any:
             )
         if not isinstance(value["hf_config"], str):
             raise InputError(source, "model.hf_config", value["hf_config"], "a path")
-        return ModelConfig.from_hf(Path(value["hf_config"]), value.get("name"))
+        with named(source, "model.hf_config"):
+            return ModelConfig.from_hf(Path(value["hf_config"]), value.get("name"))
     return value

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.bundle import Bundle
-from profiles.errors import InputError
+from profiles.errors import InputError, named
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
 from simulator.attention_tables import UnfittedAlpha
@@ -102,14 +102,18 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
     """Read, check and resolve everything a point names. Raises InputError."""
     point.engine.check_against(point.model, source)
     capacity = resolve_capacity(point.model, point.card, point.engine, source)
-    recorded = _recorded_run(point.recorded_run) if point.recorded_run else None
+    with named(source, "recorded_run"):
+        recorded = _recorded_run(point.recorded_run) if point.recorded_run else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
-    latency, profile_id = _latency(point, overhead, source)
-    workload, hashes = _workload(point.workload, point.engine.block_size)
+    with named(source, "profile"):
+        latency, profile_id = _latency(point, overhead, source)
+    with named(source, "workload"):
+        workload, hashes = _workload(point.workload, point.engine.block_size)
     arrival_ns = workload.arrival_ns
     if point.arrivals == "recorded":
         assert recorded is not None  # Point demands it
-        arrival_ns = recorded_arrivals(workload, recorded)
+        with named(source, "recorded_run"):
+            arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
     notes = []
     tokens = capacity.num_gpu_blocks * point.engine.block_size

@@ -1,4 +1,4 @@
-"""MLflow tracking of a sweep: a parent run, a run for each point and one for the ground truth.
+"""MLflow tracking of a sweep: a parent run, a run for each point and for each ground truth.
 
 What is tracked is plain data that can be made again from the sweep's Parquet files at any time, so
 nothing here is precious: a sweep never waits for tracking, and what could not be written is

@@ -12,7 +12,7 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True)
 class TrackedPoint:
-    """One point, or the ground truth.
+    """One point, or a ground truth.
 
     `series` maps a name such as `series/running` to (simulated second, value) pairs; the second
     becomes MLflow's step, so that points and truth lie over each other. Leave it empty for points
@@ -40,14 +40,16 @@ class TrackedSweep:
     sweep_id: str
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, Scalar] = field(default_factory=dict)
-    truth: TrackedPoint | None = None
+    truths: Sequence[TrackedPoint] = ()
+    order_by: str = "err_pct/mean_abs"
+    """The metric by which the link to MLflow's page sorts, smallest first."""
     artifacts: Sequence[Path] = ()
     started_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class TrackingReport:
-    """What became of the points that were handed over, the ground truth among them.
+    """What became of the points that were handed over, ground truths among them.
 
     `failed` names points MLflow refused, with the reason; they are refused again next time.
     `pending` counts what is not written yet: tracking the same sweep again writes it. `problem`

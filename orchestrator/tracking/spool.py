@@ -57,9 +57,9 @@ def read_point(record: dict[str, Any]) -> TrackedPoint:
 
 
 def read_sweep(record: dict[str, Any]) -> TrackedSweep:
-    truth = record.pop("truth")
+    truths = [read_point(truth) for truth in record.pop("truths")]
     artifacts = [Path(path) for path in record.pop("artifacts")]
-    return TrackedSweep(**record, truth=read_point(truth) if truth else None, artifacts=artifacts)
+    return TrackedSweep(**record, truths=truths, artifacts=artifacts)
 
 
 def _plain(value: Any) -> Any:

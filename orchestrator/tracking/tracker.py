@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,15 +21,19 @@ from orchestrator.tracking.model import TrackedPoint, TrackedSweep, TrackingRepo
 from orchestrator.tracking.spool import LOG, REPORT, Spool
 from profiles.errors import MISSING, InputError
 
-DEADLINE_S = 120.0
+STALLED_S = 120.0  # nothing written for so long, MLflow's first start and its schema included
+PATIENCE_S = 15.0  # with a problem that stays
+TELL_EVERY_S = 10.0
 STARTS = 3  # of the writer, if it dies
 LAST_WORDS_S = 2.0
 POLL_S = 0.02
+LOOK_EVERY_S = 0.5  # into the writer's report
 OURS = {
     # Of a surrounding MLflow run; it must not take the place of the sweep's own.
     **dict.fromkeys(["MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"], None),
     # Retries are the writer's, which knows what it may ask twice.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -63,7 +67,7 @@ class Tracker:
             raise InputError("tracking", "sweep_id", sweep.sweep_id, expected)
         self.address = tracking_address(address, folder)
         self._experiment = experiment
-        self._given = 1 if sweep.truth else 0
+        self._given = len(sweep.truths)
         self._problem: str | None = None
         self._report: TrackingReport | None = None
         self._began = time.monotonic()
@@ -97,21 +101,54 @@ class Tracker:
         self,
         artifacts: Sequence[Path] = (),
         tags: Mapping[str, str] | None = None,
-        deadline_s: float = DEADLINE_S,
+        *,
+        patience_s: float = PATIENCE_S,
+        stalled_s: float = STALLED_S,
+        tell: Callable[[str], None] | None = None,
     ) -> TrackingReport:
-        """Wait until all is written, or for so long; then attach artifacts and end the parent."""
+        """Wait until all is written, artifacts are attached and the parent has ended.
+
+        Gives up when a problem lasts for `patience_s`, or when nothing moves for `stalled_s`. `tell`
+        is told of a problem when it begins, and now and then how far the writer is.
+        """
         if self._report is None:
-            until = time.monotonic() + deadline_s
             self._append("finish", artifacts=list(artifacts), tags=dict(tags or {}))
-            while time.monotonic() < until and not self._ended():
-                time.sleep(POLL_S)
+            gave_up = self._wait(patience_s, stalled_s, tell or (lambda _: None))
             self._stop()
             report = self._read_report()
             if report.problem is None and not self._told().get("ended"):
-                report = replace(report, problem=f"not finished after {deadline_s:g} s")
+                report = replace(report, problem=gave_up)
             self._report = report
             self._remove()
         return self._report
+
+    def _wait(self, patience_s: float, stalled_s: float, tell: Callable[[str], None]) -> str | None:
+        """Until the writer has ended (None), or why nobody waits for it any longer."""
+        looked = moved = told_at = time.monotonic()
+        trouble: float | None = None
+        done = -1
+        while not self._ended():
+            time.sleep(POLL_S)
+            now = time.monotonic()
+            if now - looked < LOOK_EVERY_S:
+                continue
+            looked, told = now, self._told()
+            before, done = done, sum(told.get(n, 0) for n in ("written", "already_there"))
+            moved = now if done != before else moved
+            problem = told.get("problem")
+            if problem is None:
+                trouble = None
+            elif trouble is None:
+                trouble, told_at = now, now
+                tell(f"{shown(self.address)} has a problem, trying again: {shown(problem)}")
+            elif now - trouble > patience_s:
+                return None
+            if now - moved > stalled_s:
+                return f"nothing was written for {stalled_s:g} s"
+            if now - told_at > TELL_EVERY_S:
+                told_at = now
+                tell(f"{done} of {self._given} runs written")
+        return None
 
     def close(self) -> None:
         """Stop; what is not written by now is pending. Does nothing after `finish`."""

@@ -78,13 +78,17 @@ class Writer:
         if importlib.util.find_spec("mlflow") is None:
             raise Refused("MLflow is not installed")
         head, path = sweep_entry(sweep), database_path(address)
+
+        def hint(place: Backend) -> str:
+            return ui_hint(address, place.experiment_id, sweep.sweep_id, sweep.order_by)
+
         if path is not None:
             from orchestrator.tracking.sqlite import SqliteBackend
 
             backend: Backend = SqliteBackend(address, path)
             try:
                 self._patiently(lambda: backend.open(experiment, head))
-                self.counts.ui = ui_hint(address, backend.experiment_id, sweep.sweep_id)
+                self.counts.ui = hint(backend)
                 return backend
             except LayoutUnknown as error:
                 self.counts.notes.append(f"written through MLflow's client: {error}")
@@ -92,12 +96,12 @@ class Writer:
 
         server = ServerBackend(address)
         self._patiently(lambda: server.open(experiment, head))
-        self.counts.ui = ui_hint(address, server.experiment_id, sweep.sweep_id)
+        self.counts.ui = hint(server)
         return server
 
     def _write_all(self, backend: Backend, sweep: TrackedSweep) -> None:
-        if sweep.truth is not None:
-            self._write(backend, [make_entry(sweep.truth, sweep.sweep_id, "truth")])
+        for truth in sweep.truths:
+            self._write(backend, [make_entry(truth, sweep.sweep_id, "truth")])
         while True:
             batch: list[Entry] = []
             record = self._next(wait=True)

@@ -20,6 +20,7 @@ from tests.orchestrator.sweep_make import BLOCKS, TRUTH, UTILIZATION, run_sweep,
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = "workload.generate.seed"
+CACHING = "engine.enable_prefix_caching"
 
 
 def servesweep(*arguments: str | Path) -> Result:
@@ -82,12 +83,17 @@ def test_too_many_failures_are_exit_code_1(tmp_path: Path, monkeypatch: pytest.M
     result = run(path, tmp_path / "out")
     assert result.exit_code == 1
     assert "servesweep: 2 points failed, execution.max_failures is 2" in result.stderr
+    assert "9 points: 0 runs finished, 0 points equal to one of them, 2 failed, 7 not run" in (
+        result.output
+    )
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"axis": {}}, "axis: got {}, expected no such field; known fields: axes, base"),
     ({"axes": {UTILIZATION: [7]}}, f"(gpu_memory_utilization 7): axes.{UTILIZATION}: got 7"),
     ({"truth": {"recorded": "no/where"}}, "truth: "),
+    ({"base": {"model": 3, "workload": {}}, "axes": {"": [1]}}, "axes: got '', expected a field"),
+    ({"axes": {CACHING: [True, False]}, "exclude": [{CACHING: 1}]}, "got 1, expected a value of"),
     ({"truth": {}}, "truth: got None, expected exactly one of recorded, vllm_bench, percentiles"),
 ]
 
@@ -105,6 +111,51 @@ def test_wrong_inputs_are_exit_code_2_before_anything_runs(
     assert "\n" not in line
     assert said.replace("(gpu", "(engine.gpu") in line
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "track"])
+def test_a_point_is_no_sweep(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "point.yaml"
+    path.write_text("model: {}\nworkload: {}\n")
+    result = servesweep(command, path, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "base: got nothing, expected the point to vary; this file is a point" in result.stderr
+
+
+def test_nothing_to_track_before_a_run(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [10]})
+    result = servesweep("track", path, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "small: journal.jsonl: got nothing, expected the results of a sweep" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: {"range": [10, 3000, 1]}})
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", "plan", path, "--out", tmp_path / "out"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith(b"point ")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        process.wait()
+
+
+def test_without_a_truth_the_quickest_come_first(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 400, 500], CACHING: [True, False]})
+    result = run(path, tmp_path / "out")
+    lines = result.output.splitlines()
+    shown = lines[lines.index("  lowest mean latency first:") + 1 :][:3]
+    assert "num_gpu_blocks_override=500 enable_prefix_caching=True" in shown[0]
+    assert [float(line.split()[1]) for line in shown] == sorted(
+        float(line.split()[1]) for line in shown
+    )
+    plots = {path.name for path in (tmp_path / "out" / "small" / "plots").iterdir()}
+    assert plots == {"latency.png", "over_time.png", "mean_latency.png"}
 
 
 def test_no_file_is_exit_code_2(tmp_path: Path) -> None:

@@ -132,12 +132,12 @@ def test_the_cell_is_named(tmp_path: Path) -> None:
         ),
         (
             {"base": base(profile={"linear": None, "bundles": "perf"})},
-            "small.yaml: ",
+            "small.yaml, base.profile: ",
             "perf/small/small/bf16",
         ),
         (
             {"axes": {"model": ["models/none.json"]}},
-            "small.yaml, point 0 (model models/none.json): ",
+            "small.yaml, point 0 (model models/none.json), axes.model: ",
             "models/none.json",
         ),
     ],

@@ -61,10 +61,11 @@ def test_tables_that_are_kept(tmp_path: Path, keep: str, count: int) -> None:
     kept = sorted((tmp_path / "out" / "small").glob("points/*/*.parquet"))
     assert len(kept) == 2 * count
     if count == 5:
-        scores = sorted(
-            (row["err_pct/mean_abs"], row["index"], row["point_id"]) for row in rows(session)
-        )
-        assert {path.parent.name for path in kept} == {point_id for *_, point_id in scores[:5]}
+        first: dict[float, str] = {}  # of points with one result
+        for row in sorted(rows(session), key=lambda r: (r["err_pct/mean_abs"], r["index"])):
+            first.setdefault(row["err_pct/mean_abs"], row["point_id"])
+        assert len(first) < 14
+        assert {path.parent.name for path in kept} == set(list(first.values())[:5])
     before = {path: path.stat().st_mtime_ns for path in kept}
     run_sweep(path, tmp_path / "out")
     assert {path: path.stat().st_mtime_ns for path in before} == before, "once"

@@ -168,7 +168,9 @@ def test_server_down_never_holds_the_sweep(tmp_path: Path) -> None:
                 tracker.point(point)
             assert time.monotonic() - began < 1.0
             until(lambda: tracker.report().problem is not None)
-            report = tracker.finish(deadline_s=0.5)
+            said: list[str] = []
+            report = tracker.finish(patience_s=0.5, tell=said.append)
+    assert len(said) == 1 and "refused" in said[0] and "secret" not in said[0]
     assert report.pending == 21 and not report.complete
     assert report.problem is not None and "refused" in report.problem
     assert "secret" not in str(report)

@@ -31,7 +31,7 @@ def make_sweep(**changes: Any) -> TrackedSweep:
         "sweep_id": "sweep-1",
         "tags": {"card": "RTX4090"},
         "params": {"points": 3},
-        "truth": make_point(0, point_id="truth-1", name="ground truth"),
+        "truths": [make_point(0, point_id="truth-1", name="ground truth")],
     }
     return TrackedSweep(**(fields | changes))
 

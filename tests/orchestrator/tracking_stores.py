@@ -46,7 +46,7 @@ def opened(folder: Path, kind: str, **changes: Any) -> Any:
     path = folder / kind / "mlflow.db"
     address = f"sqlite:///{path}"
     backend: Backend = SqliteBackend(address, path) if kind == "sqlite" else ServerBackend(address)
-    backend.open(EXPERIMENT, sweep_entry(make_sweep(truth=None, started_ms=5, **changes)))
+    backend.open(EXPERIMENT, sweep_entry(make_sweep(truths=[], started_ms=5, **changes)))
     return backend
 
 

@@ -220,6 +220,14 @@ def test_a_card_that_is_too_small_anyway(tmp_path: Path) -> None:
     assert "a larger card" in error_of(written(tmp_path, **changes)).expected
 
 
+FROM_FILE = {"hf_config": "config.json"}
+
+
+def through(folder: Path, field: str, file: str) -> str:
+    """A file, and the field of the point that names it."""
+    return f"{folder / 'point.yaml'}, {field}: {folder / file}"
+
+
 class TestFiles:
     def test_missing(self, tmp_path: Path) -> None:
         error = error_of(tmp_path / "absent.yaml")
@@ -256,7 +264,7 @@ class TestFiles:
 
     def test_missing_workload(self, tmp_path: Path) -> None:
         error = error_of(written(tmp_path, workload={"jsonl": "requests.jsonl"}))
-        assert error.source == str(tmp_path / "requests.jsonl")
+        assert error.source == through(tmp_path, "workload", "requests.jsonl")
         assert "an existing file" in error.expected
 
     def test_wrong_line_in_the_workload(self, tmp_path: Path) -> None:
@@ -265,13 +273,13 @@ class TestFiles:
             '{"input_toks": 3, "output_tokens": 2, "arrival_time_ns": 0}\n'
         )
         error = error_of(written(tmp_path, workload={"jsonl": "requests.jsonl"}))
-        assert error.source == str(tmp_path / "requests.jsonl")
+        assert error.source == through(tmp_path, "workload", "requests.jsonl")
         assert error.field == "line 2: output_tokens"
 
     @pytest.mark.parametrize("section", ["bundle", "bundles"])
     def test_missing_bundle(self, tmp_path: Path, section: str) -> None:
         error = error_of(written(tmp_path, profile={section: "perf"}))
-        assert error.source.startswith(str(tmp_path / "perf"))
+        assert error.source.startswith(through(tmp_path, "profile", "perf"))
         assert "a measured variant" in error.expected
 
     def test_bundle_of_another_architecture(self, tmp_path: Path) -> None:
@@ -305,25 +313,30 @@ class TestFiles:
         error = error_of(written(tmp_path, profile={"bundles": "perf"}, card__name="OtherCard"))
         assert "OtherCard" in error.source
 
+    def test_a_sweep(self, tmp_path: Path) -> None:
+        path = tmp_path / "sweep.yaml"
+        path.write_text("name: x\nbase: {model: {}}\naxes: {}\n")
+        assert "`servesweep run` takes it" in str(error_of(path))
+
 
 class TestModelFile:
     def test_missing(self, tmp_path: Path) -> None:
-        for model in ("config.json", {"hf_config": "config.json"}):
+        for model, field in (("config.json", "model"), (FROM_FILE, "model.hf_config")):
             error = error_of(written(tmp_path, model=model))
-            assert error.source == str(tmp_path / "config.json")
+            assert error.source == through(tmp_path, field, "config.json")
 
     def test_field_missing(self, tmp_path: Path) -> None:
         data = {**MODEL}
         del data["num_hidden_layers"]
         (tmp_path / "config.json").write_text(json.dumps(data))
-        error = error_of(written(tmp_path, model={"hf_config": "config.json"}))
-        assert error.source == str(tmp_path / "config.json")
+        error = error_of(written(tmp_path, model=FROM_FILE))
+        assert error.source == through(tmp_path, "model.hf_config", "config.json")
         assert error.field == "num_hidden_layers"
 
     def test_not_json(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
-        error = error_of(written(tmp_path, model={"hf_config": "config.json"}))
-        assert error.source.startswith(str(tmp_path / "config.json"))
+        error = error_of(written(tmp_path, model=FROM_FILE))
+        assert error.source.startswith(through(tmp_path, "model.hf_config", "config.json"))
 
     def test_more_beside_it(self, tmp_path: Path) -> None:
         path = written(tmp_path, model={"hf_config": "config.json", "hidden_size": 5})
@@ -343,7 +356,7 @@ class TestModelFile:
 class TestRecordedRun:
     def test_missing(self, tmp_path: Path) -> None:
         error = error_of(written(tmp_path, arrivals="recorded", recorded_run="run"))
-        assert error.source == str(tmp_path / "run/meta.json")
+        assert error.source == through(tmp_path, "recorded_run", "run/meta.json")
 
     @pytest.mark.parametrize("value", [5, ["run"], True])
     def test_no_path(self, tmp_path: Path, value: Any) -> None:
