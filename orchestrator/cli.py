@@ -155,6 +155,8 @@ def run(
     click.echo(f"results in {session.store.folder}")
     if report is not None:
         click.echo(str(report))
+        if not report.complete:
+            click.echo(f"the results are complete; `servesweep track {sweep}` writes the rest")
     if stopped:
         _fail(stopped, 1)
     if session.plan.counts()["failed"]:

@@ -59,7 +59,7 @@ def shown(text: str) -> str:
 
 
 def ui_hint(address: str, experiment_id: str, sweep_id: str, order_by: str) -> str:
-    """How to look at the sweep: its runs in order of a metric, which also keeps them out of the parent's fold."""
+    """How to look at the sweep: its runs by a metric, which also keeps them out of the parent's fold."""
     search = quote(f"tags.`servesweep.sweep_id` = '{sweep_id}'", safe="")
     order = quote(f"metrics.`{order_by}`", safe="")
     page = f"/#/experiments/{experiment_id}/runs?searchFilter={search}&orderByKey={order}"
