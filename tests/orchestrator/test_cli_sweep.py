@@ -231,9 +231,12 @@ def start(path: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+POINTS = 400  # some seconds, so that a slow machine can stop them in the middle
+
+
 def many_seeds(folder: Path) -> Path:
     execution = {"points_per_task": 3}
-    return write_sweep(folder, axes={SEED: list(range(120))}, truth=TRUTH, execution=execution)
+    return write_sweep(folder, axes={SEED: list(range(POINTS))}, truth=TRUTH, execution=execution)
 
 
 @pytest.fixture(scope="module")
@@ -258,10 +261,10 @@ def test_stopped_and_resumed(tmp_path: Path, stop: signal.Signals, whole: bytes)
         assert process.returncode == 130
         assert "stopped; the same command goes on where it was" in said
         partly = pq.read_table(journal.with_name("results.parquet"))["status"].to_pylist()
-        assert 0 < partly.count("not_run") < 120
+        assert 0 < partly.count("not_run") < POINTS
     else:
         assert process.returncode == -stop
     session, watch = run_sweep(path, tmp_path / "out")
-    assert 0 < session.plan.resumed < 120
-    assert len(watch.outcomes) == 120 - session.plan.resumed
+    assert 0 < session.plan.resumed < POINTS
+    assert len(watch.outcomes) == POINTS - session.plan.resumed
     assert session.store.results_path.read_bytes() == whole
