@@ -141,7 +141,7 @@ def run(
         click.echo(resume_line(session.plan))
     # A scheduler that ends a job sends SIGTERM: it stops the sweep as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = TerminalProgress(session.plan)
+    progress = TerminalProgress()
     try:
         report, stopped = session.run(
             progress, address=address, serial=serial, track=not no_track, tell=tell_tracking

@@ -13,17 +13,29 @@ from orchestrator.shared import Job, Sibling
 from orchestrator.truth_data import Truth
 from simulator.result import Result
 
+NOTHING_SERVED = "nothing_served"
+# What every finished outcome has.
+ESSENTIAL = ("steps", "requests/finished", "requests/refused", "kv/blocks")
+
 
 def finished(point_id: str, result: Result, truth: Truth | None) -> dict[str, Any]:
     """A finished run's outcome: metrics and notes, with the comparison if there is a truth.
 
+    A run that served nobody measured nothing, and is a failure. `notes` are those that the run alone
+    gives; what is known without it is noted with the point (truth_notes.standing_notes).
     `enough_blocks`, where it is there: every pool that can hand out as many gives the same run.
     """
-    metrics, notes = metrics_of(result), list(result.summary["notes"])
+    requests = result.summary["requests"]
+    if not requests["finished"]:
+        first = next((f"; first: {r}: {why}" for r, why in requests["refusals"].items()), "")
+        reason = f"no request finished, {requests['refused']} were refused{first}"
+        return {"point_id": point_id, "status": NOTHING_SERVED, "reason": reason}
+    metrics = metrics_of(result)
+    notes: list[str] = []
     if truth is not None:
         comparison = compare(result, truth)
         metrics |= comparison.flat()
-        notes += comparison.notes
+        notes += comparison.run_notes
     outcome = {"point_id": point_id, "status": "finished", "metrics": metrics, "notes": notes}
     kv = result.summary["kv"]
     if kv["capacity_inert"]:
@@ -54,9 +66,7 @@ def _in_pool(result: Result, sibling: Sibling) -> Result:
     free = sibling.usable_blocks - in_use
     return replace(
         result,
-        summary=summary
-        | {"card": sibling.card, "notes": list(sibling.notes)}
-        | {"engine": summary["engine"] | sibling.engine, "kv": summary["kv"] | kv},
+        summary=summary | {"kv": summary["kv"] | kv},
         timeseries=result.timeseries.set_column(
             at, "kv_cache_usage", [1.0 - free / sibling.usable_blocks]
         ),

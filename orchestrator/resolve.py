@@ -145,4 +145,5 @@ def shown(axes: dict[str, Any]) -> str:
 
 def short(value: Any, limit: int = 40) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = text if text.isprintable() else repr(text)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -17,7 +17,6 @@ from simulator.simulation import Prepared
 from simulator.step_tables import frozen
 
 HEAVY = ("workload", "arrival_ns", "hashes", "latency")
-CAPACITY = {"gpu_memory_utilization", "num_gpu_blocks_override"}
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,6 @@ class Sibling:
     point_id: str
     num_gpu_blocks: int
     usable_blocks: int
-    card: dict[str, Any]
-    engine: dict[str, Any]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +77,8 @@ class Shared:
 
 
 def _sibling(point: SweepPoint) -> Sibling:
-    asked = point.prepared.point
-    return Sibling(
-        point.point_id,
-        point.prepared.capacity.num_gpu_blocks,
-        point.usable_blocks,
-        asked.card.model_dump(mode="json"),
-        asked.engine.model_dump(mode="json", include=CAPACITY),
-        point.prepared.notes,
-    )
+    blocks = point.prepared.capacity.num_gpu_blocks
+    return Sibling(point.point_id, blocks, point.usable_blocks)
 
 
 def usable(part: Any) -> Any:

@@ -18,6 +18,7 @@ from profiles.bundle import Bundle
 from profiles.errors import InputError, named
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
+from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, TierSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
@@ -103,12 +104,14 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
     point.engine.check_against(point.model, source)
     capacity = resolve_capacity(point.model, point.card, point.engine, source)
     with named(source, "recorded_run"):
-        recorded = _recorded_run(point.recorded_run) if point.recorded_run else None
+        folder = point.recorded_run
+        recorded = _recorded_run(folder, stamp_of(folder)) if folder else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
     with named(source, "profile"):
         latency, profile_id = _latency(point, overhead, source)
     with named(source, "workload"):
-        workload, hashes = _workload(point.workload, point.engine.block_size)
+        stamp = stamp_of(point.workload.path)
+        workload, hashes = _workload(point.workload, point.engine.block_size, stamp)
     arrival_ns = workload.arrival_ns
     if point.arrivals == "recorded":
         assert recorded is not None  # Point demands it
@@ -209,7 +212,8 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
         return latency, "linear " + " ".join(map(str, values))
-    bundle = _bundle(bundle_folder(point), point.engine.tensor_parallel_size)
+    folder = bundle_folder(point)
+    bundle = _bundle(folder, point.engine.tensor_parallel_size, stamp_of(folder))
     if bundle.architecture.name != point.model.model_type:
         raise InputError(
             source,
@@ -230,25 +234,28 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
     return latency, bundle.content_id
 
 
-# Preparing costs more than simulating, and the points of a sweep share most of it.
+# Preparing costs more than simulating, and the points of a sweep share most of it. A stamp is there so
+# that a file that was edited is read again.
 @lru_cache(maxsize=16)
-def _workload(config: WorkloadConfig, block_size: int) -> tuple[Workload, BlockHashes]:
-    workload = _loaded_workload(config)
+def _workload(
+    config: WorkloadConfig, block_size: int, stamp: Stamp
+) -> tuple[Workload, BlockHashes]:
+    workload = _loaded_workload(config, stamp)
     return workload, block_hashes(workload, block_size)
 
 
 @lru_cache(maxsize=8)
-def _loaded_workload(config: WorkloadConfig) -> Workload:
+def _loaded_workload(config: WorkloadConfig, _: Stamp) -> Workload:
     return load_workload(config, Path())
 
 
 @lru_cache(maxsize=16)
-def _bundle(folder: Path, tp: int) -> Bundle:
+def _bundle(folder: Path, tp: int, _: Stamp) -> Bundle:
     return load_bundle(folder, tp)
 
 
 @lru_cache(maxsize=16)
-def _recorded_run(folder: Path) -> RecordedRun:
+def _recorded_run(folder: Path, _: Stamp) -> RecordedRun:
     return load_recorded_run(folder)
 
 

@@ -37,11 +37,7 @@ def summarize(
         "servesweep": servesweep_version(),
         "model": point.model.name,
         "card": point.card.model_dump(mode="json"),
-        "engine": {
-            **point.engine.model_dump(mode="json"),
-            "max_model_len": prepared.max_model_len,
-            "async_scheduling": prepared.overhead.async_scheduling,
-        },
+        "engine": engine_as_run(prepared),
         "overhead": point.overhead.model_dump(mode="json"),
         "arrivals": point.arrivals,
         "workload": {
@@ -63,6 +59,15 @@ def summarize(
         "prefix_storage": _storage(prepared, engine),
         "outside_measured_grid": outside_report(engine),
         "notes": list(prepared.notes),
+    }
+
+
+def engine_as_run(prepared: Prepared) -> dict[str, Any]:
+    """The engine's settings, with those that something else decided as they were decided."""
+    return {
+        **prepared.point.engine.model_dump(mode="json"),
+        "max_model_len": prepared.max_model_len,
+        "async_scheduling": prepared.overhead.async_scheduling,
     }
 
 

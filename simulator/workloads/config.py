@@ -40,6 +40,12 @@ class WorkloadConfig(Settings):
     limit: Annotated[int, Field(ge=1)] | None = None  # the first so many requests in file order
     rate_scale: Annotated[float, Field(gt=0)] = 1.0  # arrivals this many times as fast
 
+    @property
+    def path(self) -> Path | None:
+        """The file that is read, if one is."""
+        trace = self.csv or self.mooncake
+        return self.jsonl if trace is None else trace.path
+
     @field_validator("csv", "mooncake", mode="before")
     @classmethod
     def _path_alone(cls, value: Any) -> Any:

@@ -372,3 +372,19 @@ def test_errors_come_before_simulating(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("simulator.simulation.build_engine", never)
     error_of(written(tmp_path, engine__block_size=0))
     error_of(written(tmp_path, workload={"jsonl": "absent.jsonl"}))
+
+
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    line = '{"input_toks": 3, "output_toks": 2, "arrival_time_ns": 0}\n'
+    path = written(tmp_path, workload={"jsonl": "requests.jsonl"})
+    for count in (4, 2):
+        (tmp_path / "requests.jsonl").write_text(line * count)
+        assert len(prepare(load_point(path)).workload) == count
+
+
+def test_a_number_beyond_all_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "point.yaml"
+    path.write_text("engine: {block_size: 0x1" + "0" * 5000 + "}\n")
+    error = error_of(path)
+    assert (error.source, error.field) == (str(path), "line 1")
+    assert "20001 bits" in str(error)
