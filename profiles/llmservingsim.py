@@ -20,6 +20,7 @@ from profiles.bundle import AttentionGrid, Bundle, LayerTable, MoeTable, SkewFit
 from profiles.checks import CsvTable, check_edges, check_layers
 from profiles.errors import MISSING, InputError, parse_model, read_yaml
 from profiles.foreign import Foreign
+from profiles.provenance import MEASURED, all_of
 
 ATTENTION_KEYS = ("prefill_chunk", "n_decode", "kv_prefill", "kv_decode")
 SKEW_LABELS = ("n_label", "skew_rate_label", "kv_big_label", "kp_label")
@@ -204,7 +205,11 @@ def _layer_tables(csv: CsvTable, key: str) -> dict[str, LayerTable]:
     order = csv.sorted_rows(("layer", key), (np.array(csv.text("layer"), dtype=str), keys))
     keys, ns, index = keys[order], ns[order], index[order]
     return {
-        str(name): LayerTable(keys[index == number], ns[index == number])
+        str(name): LayerTable(
+            keys[index == number],
+            ns[index == number],
+            all_of(MEASURED, keys[index == number]),
+        )
         for number, name in enumerate(names)
     }
 
@@ -214,7 +219,8 @@ def _attention(files: Files, tp: int) -> AttentionGrid:
     keys = [csv.keys(name) for name in ATTENTION_KEYS]
     ns = csv.times_ns()
     order = csv.sorted_rows(ATTENTION_KEYS, keys)
-    return AttentionGrid(*(column[order] for column in (*keys, ns)))
+    chunk, n_decode, kv_prefill, kv_decode = (column[order] for column in keys)
+    return AttentionGrid(chunk, n_decode, kv_prefill, kv_decode, ns[order], all_of(MEASURED, ns))
 
 
 def _moe(files: Files) -> MoeTable:
@@ -222,7 +228,7 @@ def _moe(files: Files) -> MoeTable:
     experts, tokens = csv.keys("activated_experts", 1), csv.keys("tokens", 1)
     ns = csv.times_ns()
     order = csv.sorted_rows(("activated_experts", "tokens"), (experts, tokens))
-    return MoeTable(experts[order], tokens[order], ns[order])
+    return MoeTable(experts[order], tokens[order], ns[order], all_of(MEASURED, ns))
 
 
 def _skew(files: Files, tp: int, meta: SkewMeta) -> SkewFit | None:

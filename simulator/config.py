@@ -149,16 +149,32 @@ class TierConfig(Frozen):
     chunk_tokens: Positive = 256
 
 
+PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "linear")
+
+
+class PackagedTables(Frozen):
+    """Tables that the package aiconfigurator-core holds.
+
+    `system` is one of its names (h100_sxm, l40s, ...), `version` the vLLM version that was measured,
+    None for the newest.
+    """
+
+    system: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+
 class ProfileConfig(Frozen):
-    """Where step durations come from; exactly one of the three.
+    """Where step durations come from; exactly one of the four.
 
     bundle: the folder of one variant, .../<card>/<model>/<variant>.
     bundles: the folder above all cards; card, model and variant follow the point.
+    aiconfigurator: composed from the tables of that package. A point without a card has its system's.
     linear: a law instead of tables.
     """
 
     bundle: Path | None = None
     bundles: Path | None = None
+    aiconfigurator: PackagedTables | None = None
     linear: LinearLaw | None = None
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
@@ -166,9 +182,9 @@ class ProfileConfig(Frozen):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [n for n in ("bundle", "bundles", "linear") if getattr(self, n) is not None]
+        given = [name for name in PROFILE_SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
-            raise FieldError("", given or None, "exactly one of bundle, bundles, linear")
+            raise FieldError("", given or None, f"exactly one of {', '.join(PROFILE_SOURCES)}")
         return self
 
 
@@ -240,6 +256,7 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
     data = with_absolute_paths(data, base)
     data["model"] = _model_data(data.get("model"), source)
+    data = _with_card(data, source)
     # A known section left empty is one left out.
     given = {k: v for k, v in data.items() if v is not None or k not in Point.model_fields}
     point = parse_model(Point, given, source)
@@ -278,6 +295,23 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(data.get("model"), str):
         data["model"] = absolute(data["model"])
     return data
+
+
+def _with_card(data: dict[str, Any], source: str | Path) -> dict[str, Any]:
+    """A point whose tables are a package's has the card they were measured on, unless it names one."""
+    profile = data.get("profile")
+    if data.get("card") is not None or not profile:
+        return data
+    try:
+        tables = parse_model(ProfileConfig, profile, source).aiconfigurator
+    except InputError as error:
+        field = "profile" if error.field == ProfileConfig.__name__ else f"profile.{error.field}"
+        raise InputError(source, field, error.value, error.expected) from None
+    if tables is None:
+        return data
+    from profiles.aiconfigurator.source import Place, load_card
+
+    return {**data, "card": load_card(tables.system, Place(source))}
 
 
 def _model_data(value: Any, source: str | Path) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,10 @@ from simulator.result import Result, requests_table, steps_table, timeseries_tab
 from simulator.step_tables import ModeTimes, linear_law, step_tables
 from simulator.summary import summarize
 from simulator.workloads import Workload, WorkloadConfig, load_workload
+
+if TYPE_CHECKING:
+    from profiles.aiconfigurator.shape import Shape
+    from profiles.aiconfigurator.source import Place
 
 VARIANTS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": "fp8"}
 
@@ -185,15 +190,36 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
 
 def bundle_folder(point: Point) -> Path:
     """The folder of the point's measured tables."""
-    profile, engine = point.profile, point.engine
+    profile = point.profile
     if profile.bundle is not None:
         return profile.bundle
     assert profile.bundles is not None
-    dtype = point.model.torch_dtype if engine.dtype == "auto" else engine.dtype
+    dtype, kv_dtype = element_types(point)
     variant = VARIANTS[dtype]
-    if engine.kv_cache_dtype not in ("auto", dtype):
-        variant += f"-kv{VARIANTS[engine.kv_cache_dtype]}"
+    if kv_dtype != dtype:
+        variant += f"-kv{VARIANTS[kv_dtype]}"
     return profile.bundles / point.card.name / point.model.name / variant
+
+
+def load_tables(point: Point, source: str | Path) -> Bundle:
+    """The measured tables a point names. Raises InputError; a linear law has none."""
+    tables, engine = point.profile.aiconfigurator, point.engine
+    if tables is None:
+        return _bundle(bundle_folder(point), engine.tensor_parallel_size)
+    from profiles.aiconfigurator.shape import Shape
+    from profiles.aiconfigurator.source import Place
+
+    place = Place(source)
+    dtype, kv_dtype = element_types(point)
+    shape = Shape.of(point.model, dtype, kv_dtype, engine.tensor_parallel_size, place)
+    return _composed(tables.system, tables.version, shape, place)
+
+
+def element_types(point: Point) -> tuple[str, str]:
+    """What weights and KV cache are stored in, resolved."""
+    engine = point.engine
+    dtype = point.model.torch_dtype if engine.dtype == "auto" else engine.dtype
+    return dtype, dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
 
 
 def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tuple[Latency, str]:
@@ -209,7 +235,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
         return latency, "linear " + " ".join(map(str, values))
-    bundle = _bundle(bundle_folder(point), point.engine.tensor_parallel_size)
+    bundle = load_tables(point, source)
     if bundle.architecture.name != point.model.model_type:
         raise InputError(
             source,
@@ -245,6 +271,13 @@ def _loaded_workload(config: WorkloadConfig) -> Workload:
 @lru_cache(maxsize=16)
 def _bundle(folder: Path, tp: int) -> Bundle:
     return load_bundle(folder, tp)
+
+
+@lru_cache(maxsize=16)
+def _composed(system: str, version: str | None, shape: Shape, place: Place) -> Bundle:
+    from profiles.aiconfigurator.compose import load_bundle as compose_bundle
+
+    return compose_bundle(system, version, shape, place)
 
 
 @lru_cache(maxsize=16)
