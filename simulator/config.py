@@ -50,7 +50,7 @@ class EngineConfig(Frozen):
     scheduler_reserve_full_isl: Flag = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: Flag = True
-    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
@@ -71,7 +71,8 @@ class EngineConfig(Frozen):
         return self.max_model_len or model.max_position_embeddings
 
     def check_against(self, model: ModelConfig, source: str | Path) -> None:
-        """The rules that need the model's length; raises InputError."""
+        """The rules that need the model; raises InputError."""
+        model.check_tensor_parallel(self.tensor_parallel_size, source)
         length = self.resolved_max_model_len(model)
         if length > 1 << 30:
             raise InputError(

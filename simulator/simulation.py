@@ -19,6 +19,7 @@ from profiles.bundle import Bundle
 from profiles.errors import InputError, named
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
+from profiles.routing import Routing
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, TierSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
@@ -83,12 +84,12 @@ class Prepared:
         if point.prefix_storage == "none":
             return None
         config = point.tiers[point.prefix_storage]
-        engine = point.engine
-        kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+        _, kv_dtype = element_types(point)
+        ranks = point.engine.tensor_parallel_size
         return TierSettings(
             capacity_bytes=int(config.capacity_gib * 2**30),
             tokens_per_chunk=config.chunk_tokens,
-            bytes_per_token=point.model.kv_bytes_per_token(kv_dtype),
+            bytes_per_token=ranks * point.model.kv_bytes_per_token(kv_dtype, ranks),
             bytes_per_ns=config.bandwidth_gbps,
             latency_ns=round(config.latency_us * 1000),
         )
@@ -215,6 +216,11 @@ def load_tables(point: Point, source: str | Path) -> Bundle:
     return _composed(tables.system, tables.version, shape, place)
 
 
+def routing_of(point: Point) -> Routing | None:
+    model = point.model
+    return Routing(model.experts, model.experts_per_token) if model.is_moe else None
+
+
 def element_types(point: Point) -> tuple[str, str]:
     """What weights and KV cache are stored in, resolved."""
     engine = point.engine
@@ -252,6 +258,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
         point.overhead.pad_to_capture_size,
         overhead.mode_ns,
         point.profile.unfitted_skew,
+        routing_of(point),
     )
     return latency, bundle.content_id
 
@@ -295,6 +302,7 @@ def _step_tables(
     pad: bool,
     mode_ns: ModeTimes,
     unfitted: UnfittedAlpha,
+    routing: Routing | None,
 ) -> Latency:
     return step_tables(
         bundle,
@@ -305,4 +313,5 @@ def _step_tables(
         pad_to_capture_size=pad,
         mode_ns=mode_ns,
         unfitted_alpha=unfitted,
+        routing=routing,
     )

@@ -5,18 +5,22 @@ A step's device time is
     + per-sequence layers of the sequences
     + attention x transformer blocks
     + what the execution mode adds.
-Collectives of TP > 1 are not part of it.
+Under tensor parallelism this is one rank's, with its all-reduces among the dense layers. The expert
+block of a model with experts is a dense layer too, at the experts that so many tokens wake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from profiles.architecture import ALL_REDUCE
 from profiles.bundle import Bundle, Floats, Ints, LayerTable
 from profiles.errors import InputError
+from profiles.routing import Routing, experts_by_tokens
 from simulator.attention_tables import (
     NO_END,
     UnfittedAlpha,
@@ -50,17 +54,17 @@ def step_tables(
     pad_to_capture_size: bool = True,
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
     unfitted_alpha: UnfittedAlpha = "pooled",
+    routing: Routing | None = None,
 ) -> Latency:
-    """The lookup arrays of a dense model.
+    """The lookup arrays of one rank.
 
     `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
     and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
-    fit: none, or the bundle's own pooled share.
+    fit: none, or the bundle's own pooled share. `routing` is needed where the bundle measured experts
+    over how many are awake. Raises InputError for a bundle without what its layers need.
     """
-    if bundle.architecture.is_moe:
-        expected = "a dense architecture: expert layers have no step time yet"
-        raise InputError(bundle.source, "architecture", bundle.architecture.name, expected)
+    bundle = complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
     scheduled = np.arange(max_num_batched_tokens + 1)
     padded = pad(scheduled, sizes) if pad_to_capture_size else scheduled
@@ -175,6 +179,28 @@ def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
         "piecewise_ns": mode_ns.piecewise,
         "eager_ns": mode_ns.eager,
     }
+
+
+def complete(bundle: Bundle, routing: Routing | None) -> Bundle:
+    """The bundle with every layer that a step runs by tokens or sequences. Raises InputError."""
+    if bundle.tp > 1 and ALL_REDUCE not in bundle.dense:
+        expected = (
+            f"1: tp{bundle.tp} has no layer {ALL_REDUCE} in dense.csv, and ranks add up their results "
+            "after the embedding and twice in every block"
+        )
+        raise InputError(bundle.source, "engine.tensor_parallel_size", bundle.tp, expected)
+    if bundle.moe is None:
+        return bundle
+    if routing is None:
+        expected = "how many experts there are and how many a token chooses"
+        raise InputError(bundle.source, "routing", routing, expected)
+    (layer,) = bundle.architecture.layers("moe")
+    return replace(
+        bundle,
+        architecture=bundle.architecture.with_experts_by_tokens(),
+        dense={**bundle.dense, layer: experts_by_tokens(bundle.moe, routing)},
+        moe=None,
+    )
 
 
 def dense_ns(bundle: Bundle, num_layers: int, tokens: Ints) -> Ints:

@@ -111,8 +111,7 @@ def _rows(system: System, shape: Shape, path: Path, names: tuple[str, ...]) -> C
     rows = read_columns(path, (*names, *HEADS), kv_cache_dtype=shape.kv_cache_dtype, window_size=0)
     if not len(rows):
         expected = f"bfloat16; {system.name} measured no attention over {shape.kv_cache_dtype}"
-        field = "engine.kv_cache_dtype"
-        raise InputError(system.place.source, field, shape.kv_cache_dtype, expected)
+        raise system.place.error_at("engine.kv_cache_dtype", shape.kv_cache_dtype, expected)
     wanted = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
     same: npt.NDArray[np.bool_] = np.logical_and.reduce(
         [rows[name] == value for name, value in zip(HEADS, wanted, strict=True)]

@@ -7,9 +7,11 @@ from dataclasses import astuple
 from pathlib import Path
 
 from profiles import store
+from profiles.aiconfigurator.collectives import all_reduce_table, collective_paths
 from profiles.aiconfigurator.elementwise import elementwise_tables, sampler_table
 from profiles.aiconfigurator.gemm import GemmTables
 from profiles.aiconfigurator.grid import attention_grid
+from profiles.aiconfigurator.moe import expert_table
 from profiles.aiconfigurator.shape import Shape
 from profiles.aiconfigurator.source import (
     NEEDED,
@@ -20,7 +22,7 @@ from profiles.aiconfigurator.source import (
     package_version,
     systems_folder,
 )
-from profiles.architecture import architecture_path, load_architecture
+from profiles.architecture import ALL_REDUCE, architecture_path, load_architecture
 from profiles.bundle import Bundle, LayerTable
 
 # Raised whenever the rules of this folder give another bundle from the same files.
@@ -50,6 +52,12 @@ def compose(system: System, shape: Shape, content_id: str, source: Path) -> Bund
         "lm_head": gemm.layer(shape.vocab_size, shape.hidden_size),
         "sampler": sampler_table(system, shape),
     }
+    if shape.experts:
+        architecture = architecture.with_experts_by_tokens()
+        known["moe"] = expert_table(system, shape, gemm)
+    if shape.tp > 1:
+        architecture = architecture.with_all_reduce()
+        known[ALL_REDUCE] = all_reduce_table(system, shape)
     kv = "" if shape.kv_cache_dtype == "bfloat16" else f"-kv{shape.kv_cache_dtype}"
     return Bundle(
         source=source,
@@ -83,6 +91,8 @@ def _key(system: System, shape: Shape) -> str:
     """sha256 over the tables that are read, the data sheet, the package, this recipe and the shape."""
     root = systems_folder(system.place)
     paths = [*(system.path(operation) for operation in NEEDED), root / f"{system.name}.yaml"]
+    paths += collective_paths(system) if shape.tp > 1 else []
+    paths += [system.path("moe")] if shape.experts else []
     paths += [Path(__file__).parent / "devices.yaml", architecture_path(shape.model_type)]
     total = hashlib.sha256(f"{RECIPE} {package_version()} {system.name} {astuple(shape)}".encode())
     for path in paths:

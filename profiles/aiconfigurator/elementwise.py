@@ -39,7 +39,7 @@ def bytes_per_token(shape: Shape) -> dict[str, int]:
         "rotary_emb": 2 * (q + kv),
         "act_fn": 3 * inner,  # gate and up in, one out
     }
-    return {layer: ELEMENT * count for layer, count in elements.items()}
+    return {layer: ELEMENT * count for layer, count in elements.items() if count}
 
 
 def traffic_ns(system: System, moved: Floats) -> Floats:

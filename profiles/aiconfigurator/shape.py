@@ -13,7 +13,7 @@ VOCABULARY_PADDING = 64  # vLLM rounds the vocabulary up to a multiple
 
 @dataclass(frozen=True)
 class Shape:
-    """One rank's kernels. `experts` 0 for a dense model; `kv_cache_dtype` as the tables name it."""
+    """One rank's kernels. A dense model has no experts, one with experts no intermediate size."""
 
     model_type: str
     hidden_size: int
@@ -44,23 +44,24 @@ class Shape:
             raise InputError(
                 place.source, "engine.kv_cache_dtype", kv_cache_dtype, "bfloat16 or fp8"
             )
-        check_tensor_parallel(model, tp, place.source)
+        model.check_tensor_parallel(tp, place.source)
+        if model.is_moe and not model.all_layers_have_experts:
+            expected = "a model with experts in every layer"
+            raise InputError(place.source, "model.decoder_sparse_step", model.name, expected)
         padded = -(-model.vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
         return cls(
             model_type=model.model_type,
             hidden_size=model.hidden_size,
-            intermediate_size=model.intermediate_size // tp,
+            intermediate_size=0 if model.is_moe else model.intermediate_size // tp,
             num_heads=model.num_attention_heads // tp,
-            num_kv_heads=max(1, model.num_key_value_heads // tp),
+            num_kv_heads=model.kv_heads_on_rank(tp),
             head_dim=model.head_dim,
             vocab_size=-(-padded // tp),
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
             experts=model.experts if model.is_moe else 0,
             experts_per_token=model.experts_per_token if model.is_moe else 0,
-            expert_size=(model.moe_intermediate_size or model.intermediate_size)
-            if model.is_moe
-            else 0,
+            expert_size=model.expert_size if model.is_moe else 0,
         )
 
     @property
@@ -70,20 +71,3 @@ class Shape:
     @property
     def q_size(self) -> int:
         return self.num_heads * self.head_dim
-
-
-def check_tensor_parallel(model: ModelConfig, tp: int, source: object) -> None:
-    """The divisions vLLM asks for. Raises InputError."""
-    field = "engine.tensor_parallel_size"
-    heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
-    if heads % tp:
-        raise InputError(str(source), field, tp, f"a divisor of the {heads} attention heads")
-    if kv_heads % tp and tp % kv_heads:
-        expected = f"a divisor or a multiple of the {kv_heads} KV heads"
-        raise InputError(str(source), field, tp, expected)
-    sizes = {"intermediate_size": model.intermediate_size}
-    if model.is_moe:
-        sizes = {"moe_intermediate_size": model.moe_intermediate_size or model.intermediate_size}
-    for name, size in sizes.items():
-        if size % tp:
-            raise InputError(str(source), field, tp, f"a divisor of {name} ({size})")
