@@ -150,7 +150,7 @@ class TierConfig(Frozen):
     chunk_tokens: Positive = 256
 
 
-PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "linear")
+PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "datasheet", "linear")
 
 
 class PackagedTables(Frozen):
@@ -164,19 +164,37 @@ class PackagedTables(Frozen):
     version: Annotated[str, Field(min_length=1)] | None = None
 
 
+class DataSheet(Frozen):
+    """A card that nobody measured: tables of the nearest one that the package has, scaled.
+
+    The point's card gives memory_bandwidth_gbps and bfloat16_tflops.
+    """
+
+    nearest: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+    @property
+    def packaged(self) -> PackagedTables:
+        return PackagedTables(system=self.nearest, version=self.version)
+
+
 class ProfileConfig(Frozen):
-    """Where step durations come from; exactly one of the four.
+    """Where step durations come from; exactly one of the five.
 
     bundle: the folder of one variant, .../<card>/<model>/<variant>.
     bundles: the folder above all cards; card, model and variant follow the point.
     aiconfigurator: composed from the tables of that package. A point without a card has its system's.
+    datasheet: times of the nearest measured card, scaled by the ratio of both data sheets.
     linear: a law instead of tables.
     """
 
     bundle: Path | None = None
     bundles: Path | None = None
     aiconfigurator: PackagedTables | None = None
+    datasheet: DataSheet | None = None
     linear: LinearLaw | None = None
+    all_reduce: PackagedTables | None = None
+    """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
     the same bundle, or no correction. A bundle without a fit is never corrected."""
@@ -186,6 +204,9 @@ class ProfileConfig(Frozen):
         given = [name for name in PROFILE_SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             raise FieldError("", given or None, f"exactly one of {', '.join(PROFILE_SOURCES)}")
+        if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
+            expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
+            raise FieldError("all_reduce", self.all_reduce.system, expected)
         return self
 
 
@@ -227,6 +248,15 @@ class Point(Frozen):
                 self.prefix_storage,
                 "none, because engine.enable_prefix_caching is off",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _card_is_described(self) -> Self:
+        if self.profile.datasheet is not None:
+            for field in ("memory_bandwidth_gbps", "bfloat16_tflops"):
+                if getattr(self.card, field) is None:
+                    expected = "a value from its data sheet, because of profile.datasheet"
+                    raise FieldError(f"card.{field}", None, expected)
         return self
 
     @model_validator(mode="after")

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.bundle import Bundle
 from profiles.errors import InputError, named
-from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
 from profiles.routing import Routing
 from simulator.attention_tables import UnfittedAlpha
@@ -27,17 +25,13 @@ from simulator.config import Point
 from simulator.core.latency import Latency
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
+from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
 from simulator.progress import run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import ModeTimes, linear_law, step_tables
+from simulator.step_tables import ModeTimes, linear_law, step_sources, step_tables
 from simulator.summary import summarize
+from simulator.time_sources import TimeSources, linear_sources
 from simulator.workloads import Workload, WorkloadConfig, load_workload
-
-if TYPE_CHECKING:
-    from profiles.aiconfigurator.shape import Shape
-    from profiles.aiconfigurator.source import Place
-
-VARIANTS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": "fp8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +43,7 @@ class Prepared:
     arrival_ns: NDArray[np.int64]
     hashes: BlockHashes
     latency: Latency
+    sources: TimeSources
     profile_id: str
     capacity: Capacity
     overhead: ResolvedOverhead
@@ -112,7 +107,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         recorded = _recorded_run(point.recorded_run) if point.recorded_run else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
     with named(source, "profile"):
-        latency, profile_id = _latency(point, overhead, source)
+        latency, sources, profile_id = _latency(point, overhead, source)
     with named(source, "workload"):
         workload, hashes = _workload(point.workload, point.engine.block_size)
     arrival_ns = workload.arrival_ns
@@ -121,7 +116,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         with named(source, "recorded_run"):
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
-    notes = []
+    notes = modelled_note(point)
     tokens = capacity.num_gpu_blocks * point.engine.block_size
     if tokens < max_model_len:
         notes.append(
@@ -139,6 +134,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         arrival_ns,
         hashes,
         latency,
+        sources,
         profile_id,
         capacity,
         overhead,
@@ -189,46 +185,9 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
     return arrival
 
 
-def bundle_folder(point: Point) -> Path:
-    """The folder of the point's measured tables."""
-    profile = point.profile
-    if profile.bundle is not None:
-        return profile.bundle
-    assert profile.bundles is not None
-    dtype, kv_dtype = element_types(point)
-    variant = VARIANTS[dtype]
-    if kv_dtype != dtype:
-        variant += f"-kv{VARIANTS[kv_dtype]}"
-    return profile.bundles / point.card.name / point.model.name / variant
-
-
-def load_tables(point: Point, source: str | Path) -> Bundle:
-    """The measured tables a point names. Raises InputError; a linear law has none."""
-    tables, engine = point.profile.aiconfigurator, point.engine
-    if tables is None:
-        return _bundle(bundle_folder(point), engine.tensor_parallel_size)
-    from profiles.aiconfigurator.shape import Shape
-    from profiles.aiconfigurator.source import Place
-
-    place = Place(source)
-    dtype, kv_dtype = element_types(point)
-    shape = Shape.of(point.model, dtype, kv_dtype, engine.tensor_parallel_size, place)
-    return _composed(tables.system, tables.version, shape, place)
-
-
-def routing_of(point: Point) -> Routing | None:
-    model = point.model
-    return Routing(model.experts, model.experts_per_token) if model.is_moe else None
-
-
-def element_types(point: Point) -> tuple[str, str]:
-    """What weights and KV cache are stored in, resolved."""
-    engine = point.engine
-    dtype = point.model.torch_dtype if engine.dtype == "auto" else engine.dtype
-    return dtype, dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-
-
-def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tuple[Latency, str]:
+def _latency(
+    point: Point, overhead: ResolvedOverhead, source: str | Path
+) -> tuple[Latency, TimeSources, str]:
     law = point.profile.linear
     if law is not None:
         latency = linear_law(
@@ -240,7 +199,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
             mode_ns=overhead.mode_ns,
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
-        return latency, "linear " + " ".join(map(str, values))
+        return latency, linear_sources(), "linear " + " ".join(map(str, values))
     bundle = load_tables(point, source)
     if bundle.architecture.name != point.model.model_type:
         raise InputError(
@@ -249,7 +208,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
             f"{bundle.model}, measured as {bundle.architecture.name}",
             f"tables of a {point.model.model_type} model",
         )
-    latency = _step_tables(
+    latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
         point.engine.max_num_batched_tokens,
@@ -260,7 +219,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
         point.profile.unfitted_skew,
         routing_of(point),
     )
-    return latency, bundle.content_id
+    return latency, sources, bundle.content_id
 
 
 # Preparing costs more than simulating, and the points of a sweep share most of it.
@@ -273,18 +232,6 @@ def _workload(config: WorkloadConfig, block_size: int) -> tuple[Workload, BlockH
 @lru_cache(maxsize=8)
 def _loaded_workload(config: WorkloadConfig) -> Workload:
     return load_workload(config, Path())
-
-
-@lru_cache(maxsize=16)
-def _bundle(folder: Path, tp: int) -> Bundle:
-    return load_bundle(folder, tp)
-
-
-@lru_cache(maxsize=16)
-def _composed(system: str, version: str | None, shape: Shape, place: Place) -> Bundle:
-    from profiles.aiconfigurator.compose import load_bundle as compose_bundle
-
-    return compose_bundle(system, version, shape, place)
 
 
 @lru_cache(maxsize=16)
@@ -303,8 +250,8 @@ def _step_tables(
     mode_ns: ModeTimes,
     unfitted: UnfittedAlpha,
     routing: Routing | None,
-) -> Latency:
-    return step_tables(
+) -> tuple[Latency, TimeSources]:
+    latency = step_tables(
         bundle,
         num_layers=num_layers,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -315,3 +262,13 @@ def _step_tables(
         unfitted_alpha=unfitted,
         routing=routing,
     )
+    sources = step_sources(
+        bundle,
+        num_layers=num_layers,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        capture_sizes=capture_sizes,
+        pad_to_capture_size=pad,
+        routing=routing,
+    )
+    return latency, sources

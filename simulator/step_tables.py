@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from profiles.architecture import ALL_REDUCE
 from profiles.bundle import Bundle, Floats, Ints, LayerTable
 from profiles.errors import InputError
+from profiles.provenance import NAMES
 from profiles.routing import Routing, experts_by_tokens
 from simulator.attention_tables import (
     NO_END,
@@ -30,6 +30,7 @@ from simulator.attention_tables import (
 )
 from simulator.core import latency as core
 from simulator.core.latency import Latency
+from simulator.time_sources import TimeSources
 
 
 class ModeTimes(NamedTuple):
@@ -62,12 +63,11 @@ def step_tables(
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
     and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
     fit: none, or the bundle's own pooled share. `routing` is needed where the bundle measured experts
-    over how many are awake. Raises InputError for a bundle without what its layers need.
+    over how many are awake; raises InputError where it is missing.
     """
     bundle = complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
-    scheduled = np.arange(max_num_batched_tokens + 1)
-    padded = pad(scheduled, sizes) if pad_to_capture_size else scheduled
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
     attention, num_decode_samples = attention_arrays(
         bundle.attention, max_num_batched_tokens, max_num_seqs
     )
@@ -82,13 +82,34 @@ def step_tables(
     return frozen(
         Latency(
             params=params,
-            tokens_ns=dense_ns(bundle, num_layers, padded),
-            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+            tokens_ns=dense_ns(bundle, num_layers, padded).sum(axis=1),
+            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs).sum(axis=1),
             padded_tokens=padded.astype(np.int32),
             **attention,
             **skew,
             ends=outside_ends(bundle),
         )
+    )
+
+
+def step_sources(
+    bundle: Bundle,
+    *,
+    num_layers: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    capture_sizes: Sequence[int] = (),
+    pad_to_capture_size: bool = True,
+    routing: Routing | None = None,
+) -> TimeSources:
+    """Where the times of `step_tables` with the same arguments come from."""
+    bundle = complete(bundle, routing)
+    sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
+    return TimeSources(
+        tokens_ns=dense_ns(bundle, num_layers, padded),
+        sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+        attention=bundle.attention.source,
     )
 
 
@@ -172,6 +193,12 @@ def pad(tokens: Ints, sizes: Ints) -> Ints:
     return np.where(index < len(sizes), sizes[np.minimum(index, len(sizes) - 1)], tokens)
 
 
+def padded_tokens(sizes: Ints, max_num_batched_tokens: int, pad_to_capture_size: bool) -> Ints:
+    """By scheduled tokens: what the dense layers run."""
+    scheduled = np.arange(max_num_batched_tokens + 1)
+    return pad(scheduled, sizes) if pad_to_capture_size else scheduled
+
+
 def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
     return {
         "max_capture_size": int(sizes[-1]) if len(sizes) else 0,
@@ -183,12 +210,6 @@ def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
 
 def complete(bundle: Bundle, routing: Routing | None) -> Bundle:
     """The bundle with every layer that a step runs by tokens or sequences. Raises InputError."""
-    if bundle.tp > 1 and ALL_REDUCE not in bundle.dense:
-        expected = (
-            f"1: tp{bundle.tp} has no layer {ALL_REDUCE} in dense.csv, and ranks add up their results "
-            "after the embedding and twice in every block"
-        )
-        raise InputError(bundle.source, "engine.tensor_parallel_size", bundle.tp, expected)
     if bundle.moe is None:
         return bundle
     if routing is None:
@@ -221,11 +242,13 @@ def layers_ns(
     num_layers: int,
     queries: Ints,
 ) -> Ints:
-    """The sum of the layers at every query; a layer that a step runs k times counts k times.
+    """[query, source]: the sum of the layers; a layer that a step runs k times counts k times.
 
-    Each is clamped below, extrapolated above, cut to whole ns and at least 1 before it is summed.
+    Each layer is clamped below, extrapolated above, cut to whole ns and at least 1 before it is
+    summed. Its source is that of the sample below.
     """
-    total = np.zeros(len(queries), np.int64)
+    total = np.zeros((len(queries), len(NAMES)), np.int64)
+    every = np.arange(len(queries))
     brackets: dict[bytes, tuple[Ints, Floats]] = {}
     for layer, table in tables.items():
         times = once.count(layer) + num_layers * block.count(layer)
@@ -237,7 +260,7 @@ def layers_ns(
         lo, t = brackets[samples]
         slope = np.append(np.diff(table.ns), 0)
         ns = table.ns[lo] + t * slope[lo]
-        total += times * np.maximum(1, ns.astype(np.int64))
+        total[every, table.source[lo]] += times * np.maximum(1, ns.astype(np.int64))
     return total
 
 

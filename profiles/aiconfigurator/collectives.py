@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from profiles.aiconfigurator.gemm import NS_PER_MS, whole_ns
-from profiles.aiconfigurator.shape import Shape
 from profiles.aiconfigurator.source import Columns, System, read_columns, values_of
 from profiles.bundle import LayerTable
 from profiles.provenance import INTERPOLATED, MEASURED
@@ -23,12 +22,12 @@ TOKENS = np.array(
 )
 
 
-def all_reduce_table(system: System, shape: Shape) -> LayerTable:
+def all_reduce_table(system: System, hidden_size: int, ranks: int) -> LayerTable:
     """One all-reduce of a bfloat16 hidden state. Raises InputError if the degree is not measured."""
-    rows = _rows(system, shape.tp)
+    rows = _rows(system, ranks)
     size, index = np.unique(rows["message_size"], return_inverse=True)
     ns = np.bincount(index, rows["latency"]) / np.bincount(index) * NS_PER_MS
-    elements = TOKENS * shape.hidden_size
+    elements = TOKENS * hidden_size
     source = np.where(np.isin(elements, size), MEASURED, INTERPOLATED).astype(np.uint8)
     found = np.interp(elements, size, ns)
     beyond = elements > size[-1]
@@ -41,19 +40,19 @@ def collective_paths(system: System) -> list[Path]:
     return [system.path("custom_allreduce"), *system.nccl_paths()]
 
 
-def _rows(system: System, tp: int) -> Columns:
+def _rows(system: System, ranks: int) -> Columns:
     path = system.path("custom_allreduce")
-    rows = read_columns(path, ("message_size", "latency", "backend"), num_gpus=tp)
+    rows = read_columns(path, ("message_size", "latency", "backend"), num_gpus=ranks)
     if len(rows):
         graph = rows["backend"] == "vllm_graph"
         return rows.where(graph) if graph.any() else rows
     degrees = set(values_of(path, "num_gpus"))
     for nccl in system.nccl_paths():
         equal = {"op_name": "all_reduce", "nccl_dtype": "half"}
-        rows = read_columns(nccl, ("message_size", "latency"), num_gpus=tp, **equal)
+        rows = read_columns(nccl, ("message_size", "latency"), num_gpus=ranks, **equal)
         if len(rows):
             return rows
         degrees |= set(values_of(nccl, "num_gpus"))
     known = ", ".join(map(str, sorted({1} | degrees)))
     expected = f"one of {known}, the degrees whose all-reduce is measured on {system.name}"
-    raise system.place.error_at("engine.tensor_parallel_size", tp, expected)
+    raise system.place.error_at("engine.tensor_parallel_size", ranks, expected)

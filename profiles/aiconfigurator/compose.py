@@ -57,7 +57,7 @@ def compose(system: System, shape: Shape, content_id: str, source: Path) -> Bund
         known["moe"] = expert_table(system, shape, gemm)
     if shape.tp > 1:
         architecture = architecture.with_all_reduce()
-        known[ALL_REDUCE] = all_reduce_table(system, shape)
+        known[ALL_REDUCE] = all_reduce_table(system, shape.hidden_size, shape.tp)
     kv = "" if shape.kv_cache_dtype == "bfloat16" else f"-kv{shape.kv_cache_dtype}"
     return Bundle(
         source=source,

@@ -35,7 +35,7 @@ def bytes_per_token(shape: Shape) -> dict[str, int]:
         "embedding": 2 * hidden,
         "layernorm": 4 * hidden,  # with the residual: two in, two out
         "final_layernorm": 4 * hidden,
-        "qk_norm": 2 * (q + kv),
+        "qk_norm": 2 * (q + kv) * shape.tp,  # as the architecture has it: the same on every rank
         "rotary_emb": 2 * (q + kv),
         "act_fn": 3 * inner,  # gate and up in, one out
     }
@@ -52,11 +52,11 @@ def traffic_ns(system: System, moved: Floats) -> Floats:
 
 def elementwise_tables(system: System, shape: Shape) -> dict[str, LayerTable]:
     """The layers by tokens."""
-    keys = _with_corner(TOKENS, system, bytes_per_token(shape))
-    return {
-        layer: _table(keys, traffic_ns(system, keys.astype(np.float64) * moved))
-        for layer, moved in bytes_per_token(shape).items()
-    }
+    tables = {}
+    for layer, moved in bytes_per_token(shape).items():
+        keys = _with_corner(TOKENS, int(CACHED_SHARE * system.device.l2_bytes // moved))
+        tables[layer] = _table(keys, traffic_ns(system, keys.astype(np.float64) * moved))
+    return tables
 
 
 def sampler_table(system: System, shape: Shape) -> LayerTable:
@@ -66,12 +66,10 @@ def sampler_table(system: System, shape: Shape) -> LayerTable:
     return _table(SEQUENCES, ns)
 
 
-def _with_corner(tokens: Ints, system: System, per_token: dict[str, int]) -> Ints:
-    """The tokens at which a layer outgrows the cache are keys too: lines bend there."""
-    corners = [int(CACHED_SHARE * system.device.l2_bytes // moved) for moved in per_token.values()]
-    keys = np.unique(np.concatenate([tokens, np.array(corners, np.int64)]))
-    kept: Ints = keys[(keys >= 1) & (keys <= tokens[-1])]
-    return kept
+def _with_corner(tokens: Ints, corner: int) -> Ints:
+    """The tokens at which a layer outgrows the cache are a key too: the line bends there."""
+    keys: Ints = np.unique(np.append(tokens, corner)) if 1 < corner < tokens[-1] else tokens
+    return keys
 
 
 def _table(keys: Ints, ns: Floats) -> LayerTable:

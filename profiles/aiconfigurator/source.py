@@ -134,6 +134,15 @@ class System:
         """Bytes a ns."""
         return self.gpu.mem_bw / 1e9
 
+    @property
+    def card(self) -> Card:
+        return Card(
+            name=self.name,
+            memory_bytes=self.gpu.mem_capacity,
+            memory_bandwidth_gbps=self.gpu.mem_bw / 1e9,
+            bfloat16_tflops=self.gpu.bfloat16_tc_flops / 1e12,
+        )
+
     def path(self, operation: str) -> Path:
         """The newest table of `operation` that is not newer than the version."""
         versions = [
@@ -155,7 +164,7 @@ class System:
         return sorted(found, key=lambda path: version_key(path.parent.name), reverse=True)
 
 
-def find_system(name: str, version: str | None, place: Place) -> System:
+def find_system(name: str, version: str | None, place: Place = Place()) -> System:
     """The system at `version`, None for the newest measured. Raises InputError."""
     folder = systems_folder(place)
     if name not in known_systems(place):
@@ -173,8 +182,7 @@ def find_system(name: str, version: str | None, place: Place) -> System:
 
 def load_card(name: str, place: Place = Place()) -> Card:
     """The data sheet of a system as a card."""
-    gpu = find_system(name, None, place).gpu
-    return Card(name=name, memory_bytes=gpu.mem_capacity, memory_bandwidth_gbps=gpu.mem_bw / 1e9)
+    return find_system(name, None, place).card
 
 
 @cache
