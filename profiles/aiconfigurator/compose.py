@@ -7,6 +7,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from profiles import store
+from profiles.aiconfigurator.attention import decode_table, prefill_table
 from profiles.aiconfigurator.collectives import all_reduce_table, collective_paths
 from profiles.aiconfigurator.elementwise import elementwise_tables, sampler_table
 from profiles.aiconfigurator.gemm import GemmTables
@@ -26,7 +27,7 @@ from profiles.architecture import ALL_REDUCE, architecture_path, load_architectu
 from profiles.bundle import Bundle, LayerTable
 
 # Raised whenever the rules of this folder give another bundle from the same files.
-RECIPE = 1
+RECIPE = 2
 
 
 def load_bundle(system: str, version: str | None, shape: Shape, place: Place) -> Bundle:
@@ -42,6 +43,17 @@ def load_bundle(system: str, version: str | None, shape: Shape, place: Place) ->
         bundle = compose(found, shape, key, source)
         store.write(key, bundle)
     return bundle
+
+
+def check_covered(system: System, shape: Shape) -> None:
+    """Whether `compose` would find every table. Raises InputError."""
+    gemm = GemmTables(system)
+    prefill_table(system, shape)
+    decode_table(system, shape)
+    if shape.experts:
+        expert_table(system, shape, gemm)
+    if shape.tp > 1:
+        all_reduce_table(system, shape.hidden_size, shape.tp)
 
 
 def compose(system: System, shape: Shape, content_id: str, source: Path) -> Bundle:

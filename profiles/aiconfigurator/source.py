@@ -47,7 +47,7 @@ class Place:
 
     def error(self, field: str, value: Any, expected: str) -> InputError:
         """`field` below the profile's own; empty for the profile itself."""
-        return self.error_at(f"{self.field}.{field}".rstrip("."), value, expected)
+        return self.error_at(f"{self.field}.{field}".strip("."), value, expected)
 
     def error_at(self, field: str, value: Any, expected: str) -> InputError:
         """About another part of the point."""
