@@ -4,14 +4,15 @@ The package measures neither. What is added depends on how the kernel runs such 
 
 FlashAttention-2 (Ampere, Ada, RTX Blackwell) runs the whole batch in one launch of thread blocks, one
 for every head and 64 query tokens, `num_sms` at a time, and each walks over all keys of its request.
-So a history of h tokens costs h x (time of a key) in every wave of blocks, and a decode in such a batch
-is a block of one token: it loses the split over keys and the sharing of KV heads that make pure decode
-fast. Whether the waves of prompts and decodes follow each other or share the card depends on their
-order; the mean of both bounds is taken. Constants were set on LLMServingSim's RTX PRO 6000 table of
-Llama-3.1-8B at TP 1. Estimate / measured over all mixed rows, with the same table's prefill and decode,
-median and mean absolute error (prefill + decode in brackets): RTX PRO 6000 1.00, 10.3 % (0.83, 29.2 %); held out: the same at TP 2 1.03, 12.1 %
-(0.89, 31.6 %), Qwen3-30B-A3B 1.02, 9.7 % (0.67, 39.2 %), RTX 4090 0.94, 12.0 % (0.71, 33.3 %). A prompt
-with a history: mean absolute error 2.6 to 4.7 %, against 35 to 50 % for the share of the causal area.
+So a history of h tokens costs h x (time of a key) in every wave of blocks, and a decode in such a
+batch is a block of one token: it loses the split over keys and the sharing of KV heads that make pure
+decode fast. Whether the waves of prompts and decodes follow each other or share the card depends on
+their order; the mean of both bounds is taken. Constants were set on LLMServingSim's RTX PRO 6000 table
+of Llama-3.1-8B at TP 1. Estimate / measured over all mixed rows, with the same table's prefill and
+decode, median and mean absolute error (prefill + decode in brackets): RTX PRO 6000 1.00, 10.3 % (0.83,
+29.2 %); held out: the same at TP 2 1.03, 12.1 % (0.89, 31.6 %), Qwen3-30B-A3B 1.02, 9.7 % (0.67, 39.2
+%), RTX 4090 0.94, 12.0 % (0.71, 33.3 %). A prompt with a history: mean absolute error 2.6 to 4.7 %,
+against 35 to 50 % for the share of the causal area.
 
 FlashInfer's and TensorRT-LLM's kernels run prompts and decodes in separate launches: the sum is exact.
 FlashAttention-3 (Hopper), Triton and Intel's kernel run one launch, but split keys and share KV heads
