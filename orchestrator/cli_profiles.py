@@ -21,6 +21,7 @@ OPTIONS = (
                  help="Tensor-parallel degree."),
     click.option("--kv-cache-dtype", type=click.Choice(["bfloat16", "fp8"]), default="bfloat16",
                  show_default=True, help="Of a system of the package."),
+    click.option("--quantization", type=click.Choice(["fp8"]), help="Of the weights of a system."),
     click.option("--version", "vllm_version", help="vLLM version; default the newest measured."),
 )  # fmt: skip
 
@@ -108,6 +109,7 @@ def check(profile: str, **options: Any) -> None:
     help="A degree; may be given again. 1 is always written.",
 )
 @click.option("--kv-cache-dtype", type=click.Choice(["bfloat16", "fp8"]), default="bfloat16")
+@click.option("--quantization", type=click.Choice(["fp8"]))
 @click.option("--version", "vllm_version", help="vLLM version; default the newest measured.")
 @click.option("--out", type=FOLDER, required=True, help="Folder above all cards.")  # fmt: skip
 def import_profile(
@@ -116,13 +118,16 @@ def import_profile(
     name: str | None,
     tp: tuple[int, ...],
     kv_cache_dtype: str,
+    quantization: str | None,
     vllm_version: str | None,
     out: Path,
 ) -> None:
     """Write a system's tables for a model to a folder, as CSV that can be read and changed."""
     from orchestrator.profile_views import import_system
 
-    written = import_system(system, model, name, tp, kv_cache_dtype, vllm_version, out)
+    written = import_system(
+        system, model, name, tp, (kv_cache_dtype, quantization), vllm_version, out
+    )
     click.echo("wrote " + " ".join(map(str, written)))
 
 

@@ -52,6 +52,7 @@ def find_profile(
     model: Path | None = None,
     tp: int = 1,
     kv_cache_dtype: str = "bfloat16",
+    quantization: str | None = None,
     vllm_version: str | None = None,
 ) -> Named:
     """A folder of tables, or a system with a model. Raises InputError."""
@@ -67,7 +68,7 @@ def find_profile(
         expected = f"the config.json of a model, as {profile} is a system of {DISTRIBUTION}"
         raise InputError("profiles", "--model", MISSING, expected)
     config = ModelConfig.from_hf(model)
-    shape = Shape.of(config, config.torch_dtype, kv_cache_dtype, tp, place)
+    shape = Shape.of(config, config.torch_dtype, kv_cache_dtype, tp, place, quantization)
     bundle = replace(load_bundle(profile, vllm_version, shape, place), model=config.name)
     return Named(bundle, system, shape)
 
@@ -211,17 +212,20 @@ def import_system(
     model: Path,
     name: str | None,
     degrees: Sequence[int],
-    kv_cache_dtype: str,
+    stored: tuple[str, str | None],
     vllm_version: str | None,
     out: Path,
 ) -> list[Path]:
-    """Write the bundles of a system for a model. Raises InputError."""
+    """Write the bundles of a system for a model; `stored` is KV cache and quantization.
+
+    Raises InputError.
+    """
     place = Place("profiles", "")
     found = find_system(system, vllm_version, place)
     config = ModelConfig.from_hf(model, name)
     bundles = []
     for tp in sorted({1, *degrees}):
-        shape = Shape.of(config, config.torch_dtype, kv_cache_dtype, tp, place)
+        shape = Shape.of(config, config.torch_dtype, stored[0], tp, place, stored[1])
         bundles.append(replace(load_bundle(system, vllm_version, shape, place), model=config.name))
     origin: dict[str, Any] = {
         DISTRIBUTION: package_version(),

@@ -98,14 +98,18 @@ def layer_work(layer: str, count: Floats, shape: Shape) -> tuple[Floats, Floats]
         "down_proj": (hidden, shape.intermediate_size),
         "lm_head": (shape.vocab_size, hidden),
     }
+    # Products of one byte read half as much and run at twice the peak, on either card.
+    small = shape.weight_dtype == "fp8" and layer != "lm_head"
+    element, pace = (1, 0.5) if small else (ELEMENT, 1.0)
     if layer in products:
         n, k = products[layer]
-        return ELEMENT * (n * k + count * (n + k)), 2.0 * count * n * k
+        moved = element * (n * k + count * k) + ELEMENT * count * n
+        return moved, pace * 2.0 * count * n * k
     if layer == "moe":
         expert = 3.0 * hidden * shape.expert_size / shape.tp
         awake = Routing(shape.experts, shape.experts_per_token).awake(count)
-        moved = ELEMENT * (awake * expert + 2 * count * hidden)
-        return moved, 2.0 * count * shape.experts_per_token * expert
+        moved = element * awake * expert + 2.0 * ELEMENT * count * hidden
+        return moved, pace * 2.0 * count * shape.experts_per_token * expert
     if layer == "sampler":
         return 4.0 * count * shape.vocab_size * shape.tp, np.zeros(len(count))
     return count * bytes_per_token(shape)[layer], np.zeros(len(count))

@@ -167,10 +167,15 @@ class ModelConfig(BaseModel):
         """Fewer KV heads than ranks are repeated, one on every rank, as vLLM does."""
         return max(1, self.num_key_value_heads // ranks)
 
+    def _attention_matrices(self, ranks: int) -> int:
+        q = self.num_attention_heads * self.head_dim // ranks
+        kv = self.kv_heads_on_rank(ranks) * self.head_dim
+        return self.hidden_size * (q + 2 * kv) + q * self.hidden_size
+
     def _attention_parameters(self, ranks: int) -> int:
         q = self.num_attention_heads * self.head_dim // ranks
         kv = self.kv_heads_on_rank(ranks) * self.head_dim
-        count = self.hidden_size * (q + 2 * kv) + q * self.hidden_size
+        count = self._attention_matrices(ranks)
         if self.attention_bias:
             count += q + 2 * kv + self.hidden_size
         if self.model_type in ("qwen3", "qwen3_moe"):
@@ -213,9 +218,25 @@ class ModelConfig(BaseModel):
             raise InputError(self.name, "dtype", dtype, expected)
         return BYTES_PER_ELEMENT[stored]
 
-    def weight_bytes(self, dtype: str = "auto", ranks: int = 1) -> int:
-        """Of the weights on one of `ranks` tensor-parallel ranks."""
-        return self.parameters_on_rank(ranks) * self.bytes_per_element(dtype)
+    def weight_bytes(
+        self, dtype: str = "auto", ranks: int = 1, quantization: str | None = None
+    ) -> int:
+        """Of the weights on one of `ranks` tensor-parallel ranks.
+
+        `quantization` fp8 stores the matrices of attention, MLPs and experts in one byte; embedding,
+        head, norms, routers and biases stay as they are. Its scales are left out.
+        """
+        small = self._quantized_on_rank(ranks) if quantization else 0
+        kept = self.parameters_on_rank(ranks) - small
+        return kept * self.bytes_per_element(dtype) + small * BYTES_PER_ELEMENT["fp8"]
+
+    def _quantized_on_rank(self, ranks: int) -> int:
+        attention = self._attention_matrices(ranks)
+        mlp = 3 * self.hidden_size * (self.intermediate_size // ranks)
+        experts = self.experts * 3 * self.hidden_size * (self.expert_size // ranks)
+        moe_layers = sum(map(self._has_experts, range(self.num_hidden_layers)))
+        dense_layers = self.num_hidden_layers - moe_layers
+        return self.num_hidden_layers * attention + dense_layers * mlp + moe_layers * experts
 
     def kv_bytes_per_token(self, kv_cache_dtype: str = "auto", ranks: int = 1) -> int:
         """Keys and values of one token on one of `ranks` tensor-parallel ranks."""

@@ -32,7 +32,7 @@ def resolve_capacity(
     InputError if no block is left.
     """
     ranks = engine.tensor_parallel_size
-    weight_bytes = model.weight_bytes(engine.dtype, ranks)
+    weight_bytes = model.weight_bytes(engine.dtype, ranks, engine.quantization)
     kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     block_bytes = engine.block_size * model.kv_bytes_per_token(kv_dtype, ranks)
     reserved = weight_bytes + card.activation_peak_bytes + card.context_bytes

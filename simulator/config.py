@@ -52,6 +52,7 @@ class EngineConfig(Frozen):
     async_scheduling: Flag = True
     tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    quantization: Literal["fp8"] | None = None
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
     """vLLM keeps block 0 for itself. False hands out every block, as LLMServingSim does."""

@@ -53,7 +53,7 @@ def bundle_folder(point: Point) -> Path:
         return profile.bundle
     assert profile.bundles is not None
     dtype, kv_dtype = element_types(point)
-    variant = VARIANTS[dtype]
+    variant = point.engine.quantization or VARIANTS[dtype]
     if kv_dtype != dtype:
         variant += f"-kv{VARIANTS[kv_dtype]}"
     return profile.bundles / point.card.name / point.model.name / variant
@@ -93,8 +93,15 @@ def _shape(point: Point, source: str | Path) -> Shape:
     from profiles.aiconfigurator.source import Place
 
     dtype, kv_dtype = element_types(point)
-    ranks = point.engine.tensor_parallel_size
-    return Shape.of(point.model, dtype, kv_dtype, ranks, Place(source))
+    engine = point.engine
+    return Shape.of(
+        point.model,
+        dtype,
+        kv_dtype,
+        engine.tensor_parallel_size,
+        Place(source),
+        quantization=engine.quantization,
+    )
 
 
 # Points of a sweep share tables; a bundle is its own key, so that what is made of it is shared too.

@@ -48,6 +48,8 @@ def load_bundle(system: str, version: str | None, shape: Shape, place: Place) ->
 def check_covered(system: System, shape: Shape) -> None:
     """Whether `compose` would find every table. Raises InputError."""
     gemm = GemmTables(system)
+    if shape.weight_dtype != "bfloat16":
+        GemmTables(system, shape.weight_dtype)
     prefill_table(system, shape)
     decode_table(system, shape)
     if shape.experts:
@@ -59,7 +61,8 @@ def check_covered(system: System, shape: Shape) -> None:
 def compose(system: System, shape: Shape, content_id: str, source: Path) -> Bundle:
     architecture = load_architecture(shape.model_type, system.place.source)
     gemm = GemmTables(system)
-    known = {**elementwise_tables(system, shape), **_products(gemm, shape)}
+    inner = gemm if shape.weight_dtype == "bfloat16" else GemmTables(system, shape.weight_dtype)
+    known = {**elementwise_tables(system, shape), **_products(inner, shape)}
     sequences = {
         "lm_head": gemm.layer(shape.vocab_size, shape.hidden_size),
         "sampler": sampler_table(system, shape),
@@ -70,13 +73,14 @@ def compose(system: System, shape: Shape, content_id: str, source: Path) -> Bund
     if shape.tp > 1:
         architecture = architecture.with_all_reduce()
         known[ALL_REDUCE] = all_reduce_table(system, shape.hidden_size, shape.tp)
+    weights = "bf16" if shape.weight_dtype == "bfloat16" else shape.weight_dtype
     kv = "" if shape.kv_cache_dtype == "bfloat16" else f"-kv{shape.kv_cache_dtype}"
     return Bundle(
         source=source,
         content_id=content_id,
         card=system.name,
         model=shape.model_type,
-        variant=f"bf16{kv}",
+        variant=f"{weights}{kv}",
         tp=shape.tp,
         architecture=architecture,
         dense={layer: known[layer] for layer in architecture.layers("dense")},

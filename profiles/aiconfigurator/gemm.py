@@ -26,8 +26,8 @@ class GemmTables:
         rows = read_columns(path, ("m", "n", "k", "latency"), gemm_dtype=dtype)
         if not len(rows):
             known = ", ".join(values_of(path, "gemm_dtype"))
-            expected = f"a system that measured {dtype} products; {system.name} has {known}"
-            raise system.place.error("system", system.name, expected)
+            expected = f"products that {system.name} measured: {known}"
+            raise system.place.error_at("engine.quantization", dtype, expected)
         self.m, at_m = np.unique(rows["m"], return_inverse=True)
         self.n, at_n = np.unique(rows["n"], return_inverse=True)
         self.k, at_k = np.unique(rows["k"], return_inverse=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from profiles.aiconfigurator.gemm import NS_PER_MS, GemmTables, whole_ns
 from profiles.aiconfigurator.shape import Shape
-from profiles.aiconfigurator.source import Columns, System, read_columns
+from profiles.aiconfigurator.source import Columns, System, read_columns, values_of
 from profiles.bundle import Floats, Ints, LayerTable
 from profiles.errors import InputError
 from profiles.provenance import DERIVED, MEASURED
@@ -46,7 +46,11 @@ def expert_table(system: System, shape: Shape, gemm: GemmTables) -> LayerTable:
 def _measured(system: System, shape: Shape) -> tuple[Ints, Floats, str]:
     path = system.path("moe")
     names = (*SHAPE, "moe_tp_size", "distribution", "num_tokens", "latency")
-    rows = read_columns(path, names, moe_dtype="bfloat16", moe_ep_size=1)
+    rows = read_columns(path, names, moe_dtype=shape.weight_dtype, moe_ep_size=1)
+    if not len(rows):
+        known = ", ".join(values_of(path, "moe_dtype"))
+        expected = f"experts that {system.name} measured: {known}"
+        raise system.place.error_at("engine.quantization", shape.weight_dtype, expected)
     wanted = (shape.hidden_size, shape.expert_size, shape.experts_per_token, shape.experts)
     same = np.logical_and.reduce([rows[n] == v for n, v in zip(SHAPE, wanted, strict=True)])
     if not same.any():

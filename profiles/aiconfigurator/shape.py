@@ -24,13 +24,20 @@ class Shape:
     vocab_size: int
     tp: int = 1
     kv_cache_dtype: str = "bfloat16"
+    weight_dtype: str = "bfloat16"  # of matrices within blocks; head and router stay as they are
     experts: int = 0
     experts_per_token: int = 0
     expert_size: int = 0
 
     @classmethod
     def of(
-        cls, model: ModelConfig, dtype: str, kv_cache_dtype: str, tp: int, place: Place
+        cls,
+        model: ModelConfig,
+        dtype: str,
+        kv_cache_dtype: str,
+        tp: int,
+        place: Place,
+        quantization: str | None = None,
     ) -> Shape:
         """The shapes of `model` on one of `tp` ranks. Raises InputError if they do not divide.
 
@@ -59,6 +66,7 @@ class Shape:
             vocab_size=-(-padded // tp),
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
+            weight_dtype=quantization or dtype,
             experts=model.experts if model.is_moe else 0,
             experts_per_token=model.experts_per_token if model.is_moe else 0,
             expert_size=model.expert_size if model.is_moe else 0,

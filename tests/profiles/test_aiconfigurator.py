@@ -280,8 +280,14 @@ def test_what_cannot_be_asked(dtype: str, kv: str, tp: int, field: str) -> None:
 
 
 def test_products_of_a_type_that_was_not_measured() -> None:
-    with pytest.raises(InputError, match="measured fp8 products; a100_sxm has bfloat16"):
-        GemmTables(find_system("a100_sxm", None), "fp8")
+    shape = Shape.of(LLAMA_8B, "bfloat16", "bfloat16", 1, Place(), quantization="fp8")
+    with pytest.raises(InputError, match=r"engine.quantization: got 'fp8', expected products that"):
+        load_bundle("a100_sxm", None, shape, Place())
+    small, large = load_bundle("h100_sxm", None, shape, Place()), bundle_of("h100_sxm")
+    assert small.variant == "fp8"
+    assert np.array_equal(small.per_sequence["lm_head"].ns, large.per_sequence["lm_head"].ns)
+    for layer in ("qkv_proj", "gate_up_proj", "down_proj"):
+        assert 0.4 < layer_ns(small.dense[layer], 8192) / layer_ns(large.dense[layer], 8192) < 0.85
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

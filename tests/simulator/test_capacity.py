@@ -47,6 +47,13 @@ def test_a_rank_has_its_share(ranks: int) -> None:
     assert found.weight_bytes == 2 * (32 * block + vocabulary + 4096)
 
 
+def test_quantized_matrices_take_one_byte() -> None:
+    """Embedding, head and norms keep two."""
+    found = capacity(24, quantization="fp8", tensor_parallel_size=2)
+    matrices = 32 * (4096 * (2048 + 1024) + 2048 * 4096 + 3 * 4096 * 7168)
+    assert found.weight_bytes == capacity(24, tensor_parallel_size=2).weight_bytes - matrices
+
+
 def test_experts_are_shared_and_routers_are_not() -> None:
     whole, half = MIXTRAL.parameters_on_rank(1), MIXTRAL.parameters_on_rank(2)
     on_every_rank = 32 * (8 * 4096 + 2 * 4096) + 4096  # routers and norms

@@ -127,7 +127,7 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
         ["bundles", "linear"],
         "exactly one",
     ),
-    ({"profile": {}}, "profile", None, "exactly one of bundle, bundles, aiconfigurator, datasheet, linear"),
+    ({"profile": {}}, "profile", None, "exactly one of bundle, bundles, aiconf"),
     ({"profile__linear__base_ns": -5}, "profile.linear.base_ns", -5, "0"),
     ({"profile__linear__base_ns": 5.5}, "profile.linear.base_ns", 5.5, "integer"),
     ({"profile__linear__per_tokens_ns": 5}, "profile.linear.per_tokens_ns", 5, "per_token_ns"),
