@@ -32,6 +32,11 @@ class TimeSources:
     sequences_ns: NDArray[np.int64]
     attention: NDArray[np.uint8]
 
+    @property
+    def one_attention(self) -> bool:
+        """Whether all rows of attention have one source, so that nobody has to find them."""
+        return bool((self.attention == self.attention[0]).all())
+
 
 def linear_sources() -> TimeSources:
     """A law is assumed as a whole."""
@@ -43,8 +48,9 @@ def time_by_source(engine: Engine, sources: TimeSources) -> dict[str, float]:
     """Shares of the run's device time by source, in the order of NAMES; all 0 if nothing ran."""
     latency = engine.latency
     steps = engine.log.steps[: engine.queues.counters[0].num_steps]
-    steps = steps[steps.num_tokens > 0]
-    tokens, sequences = steps.num_tokens, steps.num_requests
+    if not steps.num_tokens.all():
+        steps = steps[steps.num_tokens > 0]
+    tokens, sequences = map(np.ascontiguousarray, (steps.num_tokens, steps.num_requests))
     device_ns = steps.end_ns - steps.start_ns - steps.load_ns
     total = np.zeros(len(NAMES), np.int64)
     if latency.params[0].law == core.LINEAR_LAW:
@@ -54,9 +60,12 @@ def time_by_source(engine: Engine, sources: TimeSources) -> dict[str, float]:
         total += np.bincount(sequences, minlength=len(sources.sequences_ns)) @ sources.sequences_ns
         layers_ns = latency.tokens_ns[tokens] + latency.sequences_ns[sequences]
         attention_ns = np.maximum(0, device_ns - layers_ns - _mode_ns(latency, steps))
-        found = sources.attention[rows_below(latency, steps)]
-        for source in range(len(NAMES)):
-            total[source] += int(attention_ns[found == source].sum())
+        if sources.one_attention:
+            total[sources.attention[0]] += int(attention_ns.sum())
+        else:
+            found = sources.attention[rows_below(latency, steps)]
+            for source in range(len(NAMES)):
+                total[source] += int(attention_ns[found == source].sum())
     whole = int(total.sum())
     return {name: int(ns) / whole if whole else 0.0 for name, ns in zip(NAMES, total, strict=True)}
 
