@@ -95,7 +95,8 @@ def known_systems(place: Place = Place()) -> list[str]:
 
 def versions_of(system: str, place: Place = Place()) -> list[str]:
     """vLLM versions, oldest first, for which every needed table is measured at or before."""
-    measured = {operation: _measured(system, operation, place) for operation in NEEDED}
+    data = systems_folder(place) / "data"
+    measured = {operation: _measured(data, system, operation) for operation in NEEDED}
     every = sorted({v for found in measured.values() for v in found}, key=version_key)
     return [
         v
@@ -108,9 +109,16 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
-def _measured(system: str, operation: str, place: Place) -> list[str]:
-    folder = systems_folder(place) / "data" / system / FAMILIES[operation] / "vllm"
-    return [path.parent.name for path in folder.glob(f"*/{operation}_perf.parquet")]
+# What the package holds does not change while a process runs.
+@cache
+def _measured(data: Path, system: str, operation: str) -> tuple[str, ...]:
+    folder = data / system / FAMILIES[operation] / "vllm"
+    return tuple(path.parent.name for path in folder.glob(f"*/{operation}_perf.parquet"))
+
+
+@cache
+def _sheet(path: Path) -> Sheet:
+    return parse_model(Sheet, read_yaml(path), path)
 
 
 @cache
@@ -145,17 +153,19 @@ class System:
 
     def path(self, operation: str) -> Path:
         """The newest table of `operation` that is not newer than the version."""
+        data = systems_folder(self.place) / "data"
         versions = [
             v
-            for v in _measured(self.name, operation, self.place)
+            for v in _measured(data, self.name, operation)
             if version_key(v) <= version_key(self.version)
         ]
         if not versions:
             expected = f"a system with measured {operation}; {self.name} has none by {self.version}"
             raise self.place.error("system", self.name, expected)
         newest = max(versions, key=version_key)
-        family = systems_folder(self.place) / "data" / self.name / FAMILIES[operation]
-        return family / "vllm" / newest / f"{operation}_perf.parquet"
+        return (
+            data / self.name / FAMILIES[operation] / "vllm" / newest / f"{operation}_perf.parquet"
+        )
 
     def nccl_paths(self) -> list[Path]:
         """Tables of NCCL collectives, newest first."""
@@ -172,8 +182,7 @@ def find_system(name: str, version: str | None, place: Place = Place()) -> Syste
     versions = versions_of(name, place)
     if version is not None and version not in versions:
         raise place.error("version", version, f"one of {', '.join(versions)}, or null")
-    path = folder / f"{name}.yaml"
-    sheet = parse_model(Sheet, read_yaml(path), path)
+    sheet = _sheet(folder / f"{name}.yaml")
     if name not in _devices():
         known = ", ".join(_devices())
         raise place.error("system", name, f"a system whose cache size is known: one of {known}")
