@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator import cli_profiles
+
 if TYPE_CHECKING:
     from orchestrator.session import Session
 
@@ -192,6 +194,9 @@ def track(sweep: Path, out: Path) -> None:
     click.echo(str(report))
     if not report.complete:
         sys.exit(1)
+
+
+cli_profiles.add_to(main, reports_errors)
 
 
 def overview(summary: dict[str, Any]) -> str:

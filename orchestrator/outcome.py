@@ -102,4 +102,5 @@ def metrics_of(result: Result) -> dict[str, float]:
             for axis in summary["outside_measured_grid"].values()
         ),
     }
+    flat |= {f"time_share/{name}": share for name, share in summary["time_by_source"].items()}
     return {name: float(value) for name, value in flat.items()}

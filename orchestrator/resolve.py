@@ -14,12 +14,12 @@ from orchestrator.truth import load_truth
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_data import Truth
 from profiles.errors import InputError, parse_model
-from simulator.config import Point, point_from_mapping
+from simulator.config import PROFILE_SOURCES, Point, point_from_mapping
 from simulator.simulation import Prepared, prepare
 
 # Sections that say exactly one of several things: another one takes the place of the first.
 ALTERNATIVES = {
-    "profile": {"bundle", "bundles", "linear"},
+    "profile": set(PROFILE_SOURCES),
     "workload": {"jsonl", "csv", "mooncake", "generate"},
 }
 

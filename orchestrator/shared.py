@@ -16,7 +16,7 @@ from simulator.core.latency import Latency
 from simulator.simulation import Prepared
 from simulator.step_tables import frozen
 
-HEAVY = ("workload", "arrival_ns", "hashes", "latency")
+HEAVY = ("workload", "arrival_ns", "hashes", "latency", "sources")
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,13 @@ def resolve_capacity(
     """KV bytes = memory x gpu_memory_utilization - weights - activation peak - device context.
 
     blocks = KV bytes // (block_size x KV bytes of a token). vLLM measures the peak and the context;
-    they are taken from the card, where they are 0 unless given. Raises InputError if no block is left.
+    they are taken from the card, where they are 0 unless given. All bytes are one rank's. Raises
+    InputError if no block is left.
     """
-    weight_bytes = model.weight_bytes(engine.dtype)
+    ranks = engine.tensor_parallel_size
+    weight_bytes = model.weight_bytes(engine.dtype, ranks, engine.quantization)
     kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-    block_bytes = engine.block_size * model.kv_bytes_per_token(kv_dtype)
+    block_bytes = engine.block_size * model.kv_bytes_per_token(kv_dtype, ranks)
     reserved = weight_bytes + card.activation_peak_bytes + card.context_bytes
     kv_bytes = int(card.memory_bytes * engine.gpu_memory_utilization) - reserved
     if engine.num_gpu_blocks_override is not None:

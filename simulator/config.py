@@ -50,8 +50,9 @@ class EngineConfig(Frozen):
     scheduler_reserve_full_isl: Flag = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: Flag = True
-    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    quantization: Literal["fp8"] | None = None
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
     """vLLM keeps block 0 for itself. False hands out every block, as LLMServingSim does."""
@@ -71,7 +72,8 @@ class EngineConfig(Frozen):
         return self.max_model_len or model.max_position_embeddings
 
     def check_against(self, model: ModelConfig, source: str | Path) -> None:
-        """The rules that need the model's length; raises InputError."""
+        """The rules that need the model; raises InputError."""
+        model.check_tensor_parallel(self.tensor_parallel_size, source)
         length = self.resolved_max_model_len(model)
         if length > 1 << 30:
             raise InputError(
@@ -149,26 +151,63 @@ class TierConfig(Frozen):
     chunk_tokens: Positive = 256
 
 
+PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "datasheet", "linear")
+
+
+class PackagedTables(Frozen):
+    """Tables that the package aiconfigurator-core holds.
+
+    `system` is one of its names (h100_sxm, l40s, ...), `version` the vLLM version that was measured,
+    None for the newest.
+    """
+
+    system: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+
+class DataSheet(Frozen):
+    """A card that nobody measured: tables of the nearest one that the package has, scaled.
+
+    The point's card gives memory_bandwidth_gbps and bfloat16_tflops.
+    """
+
+    nearest: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+    @property
+    def packaged(self) -> PackagedTables:
+        return PackagedTables(system=self.nearest, version=self.version)
+
+
 class ProfileConfig(Frozen):
-    """Where step durations come from; exactly one of the three.
+    """Where step durations come from; exactly one of the five.
 
     bundle: the folder of one variant, .../<card>/<model>/<variant>.
     bundles: the folder above all cards; card, model and variant follow the point.
+    aiconfigurator: composed from the tables of that package. A point without a card has its system's.
+    datasheet: times of the nearest measured card, scaled by the ratio of both data sheets.
     linear: a law instead of tables.
     """
 
     bundle: Path | None = None
     bundles: Path | None = None
+    aiconfigurator: PackagedTables | None = None
+    datasheet: DataSheet | None = None
     linear: LinearLaw | None = None
+    all_reduce: PackagedTables | None = None
+    """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
     the same bundle, or no correction. A bundle without a fit is never corrected."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [n for n in ("bundle", "bundles", "linear") if getattr(self, n) is not None]
+        given = [name for name in PROFILE_SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
-            raise FieldError("", given or None, "exactly one of bundle, bundles, linear")
+            raise FieldError("", given or None, f"exactly one of {', '.join(PROFILE_SOURCES)}")
+        if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
+            expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
+            raise FieldError("all_reduce", self.all_reduce.system, expected)
         return self
 
 
@@ -213,6 +252,15 @@ class Point(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _card_is_described(self) -> Self:
+        if self.profile.datasheet is not None:
+            for field in ("memory_bandwidth_gbps", "bfloat16_tflops"):
+                if getattr(self.card, field) is None:
+                    expected = "a value from its data sheet, because of profile.datasheet"
+                    raise FieldError(f"card.{field}", None, expected)
+        return self
+
+    @model_validator(mode="after")
     def _recording_is_named(self) -> Self:
         asked = (
             "arrivals: recorded"
@@ -240,6 +288,7 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
     data = with_absolute_paths(data, base)
     data["model"] = _model_data(data.get("model"), source)
+    data = _with_card(data, source)
     # A known section left empty is one left out.
     given = {k: v for k, v in data.items() if v is not None or k not in Point.model_fields}
     point = parse_model(Point, given, source)
@@ -278,6 +327,23 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(data.get("model"), str):
         data["model"] = absolute(data["model"])
     return data
+
+
+def _with_card(data: dict[str, Any], source: str | Path) -> dict[str, Any]:
+    """A point whose tables are a package's has the card they were measured on, unless it names one."""
+    profile = data.get("profile")
+    if data.get("card") is not None or not profile:
+        return data
+    try:
+        tables = parse_model(ProfileConfig, profile, source).aiconfigurator
+    except InputError as error:
+        field = "profile" if error.field == ProfileConfig.__name__ else f"profile.{error.field}"
+        raise InputError(source, field, error.value, error.expected) from None
+    if tables is None:
+        return data
+    from profiles.aiconfigurator.source import Place, load_card
+
+    return {**data, "card": load_card(tables.system, Place(source))}
 
 
 def _model_data(value: Any, source: str | Path) -> Any:

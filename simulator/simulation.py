@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from profiles.bundle import Bundle
 from profiles.errors import InputError, named
-from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
+from profiles.routing import Routing
 from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, TierSettings, build_engine
@@ -26,13 +26,13 @@ from simulator.config import Point
 from simulator.core.latency import Latency
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
+from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
 from simulator.progress import run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import ModeTimes, linear_law, step_tables
+from simulator.step_tables import ModeTimes, linear_law, step_sources, step_tables
 from simulator.summary import summarize
+from simulator.time_sources import TimeSources, linear_sources
 from simulator.workloads import Workload, WorkloadConfig, load_workload
-
-VARIANTS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": "fp8"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,7 @@ class Prepared:
     arrival_ns: NDArray[np.int64]
     hashes: BlockHashes
     latency: Latency
+    sources: TimeSources
     profile_id: str
     capacity: Capacity
     overhead: ResolvedOverhead
@@ -79,12 +80,12 @@ class Prepared:
         if point.prefix_storage == "none":
             return None
         config = point.tiers[point.prefix_storage]
-        engine = point.engine
-        kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+        _, kv_dtype = element_types(point)
+        ranks = point.engine.tensor_parallel_size
         return TierSettings(
             capacity_bytes=int(config.capacity_gib * 2**30),
             tokens_per_chunk=config.chunk_tokens,
-            bytes_per_token=point.model.kv_bytes_per_token(kv_dtype),
+            bytes_per_token=ranks * point.model.kv_bytes_per_token(kv_dtype, ranks),
             bytes_per_ns=config.bandwidth_gbps,
             latency_ns=round(config.latency_us * 1000),
         )
@@ -108,7 +109,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         recorded = _recorded_run(folder, stamp_of(folder)) if folder else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
     with named(source, "profile"):
-        latency, profile_id = _latency(point, overhead, source)
+        latency, sources, profile_id = _latency(point, overhead, source)
     with named(source, "workload"):
         stamp = stamp_of(point.workload.path)
         workload, hashes = _workload(point.workload, point.engine.block_size, stamp)
@@ -118,7 +119,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         with named(source, "recorded_run"):
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
-    notes = []
+    notes = modelled_note(point)
     tokens = capacity.num_gpu_blocks * point.engine.block_size
     if tokens < max_model_len:
         notes.append(
@@ -136,6 +137,7 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         arrival_ns,
         hashes,
         latency,
+        sources,
         profile_id,
         capacity,
         overhead,
@@ -186,20 +188,9 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
     return arrival
 
 
-def bundle_folder(point: Point) -> Path:
-    """The folder of the point's measured tables."""
-    profile, engine = point.profile, point.engine
-    if profile.bundle is not None:
-        return profile.bundle
-    assert profile.bundles is not None
-    dtype = point.model.torch_dtype if engine.dtype == "auto" else engine.dtype
-    variant = VARIANTS[dtype]
-    if engine.kv_cache_dtype not in ("auto", dtype):
-        variant += f"-kv{VARIANTS[engine.kv_cache_dtype]}"
-    return profile.bundles / point.card.name / point.model.name / variant
-
-
-def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tuple[Latency, str]:
+def _latency(
+    point: Point, overhead: ResolvedOverhead, source: str | Path
+) -> tuple[Latency, TimeSources, str]:
     law = point.profile.linear
     if law is not None:
         latency = linear_law(
@@ -211,9 +202,8 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
             mode_ns=overhead.mode_ns,
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
-        return latency, "linear " + " ".join(map(str, values))
-    folder = bundle_folder(point)
-    bundle = _bundle(folder, point.engine.tensor_parallel_size, stamp_of(folder))
+        return latency, linear_sources(), "linear " + " ".join(map(str, values))
+    bundle = load_tables(point, source)
     if bundle.architecture.name != point.model.model_type:
         raise InputError(
             source,
@@ -221,7 +211,7 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
             f"{bundle.model}, measured as {bundle.architecture.name}",
             f"tables of a {point.model.model_type} model",
         )
-    latency = _step_tables(
+    latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
         point.engine.max_num_batched_tokens,
@@ -230,8 +220,9 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
         point.overhead.pad_to_capture_size,
         overhead.mode_ns,
         point.profile.unfitted_skew,
+        routing_of(point),
     )
-    return latency, bundle.content_id
+    return latency, sources, bundle.content_id
 
 
 # Preparing costs more than simulating, and the points of a sweep share most of it. A stamp is there so
@@ -250,11 +241,6 @@ def _loaded_workload(config: WorkloadConfig, _: Stamp) -> Workload:
 
 
 @lru_cache(maxsize=16)
-def _bundle(folder: Path, tp: int, _: Stamp) -> Bundle:
-    return load_bundle(folder, tp)
-
-
-@lru_cache(maxsize=16)
 def _recorded_run(folder: Path, _: Stamp) -> RecordedRun:
     return load_recorded_run(folder)
 
@@ -269,8 +255,9 @@ def _step_tables(
     pad: bool,
     mode_ns: ModeTimes,
     unfitted: UnfittedAlpha,
-) -> Latency:
-    return step_tables(
+    routing: Routing | None,
+) -> tuple[Latency, TimeSources]:
+    latency = step_tables(
         bundle,
         num_layers=num_layers,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -279,4 +266,15 @@ def _step_tables(
         pad_to_capture_size=pad,
         mode_ns=mode_ns,
         unfitted_alpha=unfitted,
+        routing=routing,
     )
+    sources = step_sources(
+        bundle,
+        num_layers=num_layers,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        capture_sizes=capture_sizes,
+        pad_to_capture_size=pad,
+        routing=routing,
+    )
+    return latency, sources

@@ -5,18 +5,22 @@ A step's device time is
     + per-sequence layers of the sequences
     + attention x transformer blocks
     + what the execution mode adds.
-Collectives of TP > 1 are not part of it.
+Under tensor parallelism this is one rank's, with its all-reduces among the dense layers. The expert
+block of a model with experts is a dense layer too, at the experts that so many tokens wake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profiles.bundle import Bundle, Floats, Ints, LayerTable
 from profiles.errors import InputError
+from profiles.provenance import NAMES
+from profiles.routing import Routing, experts_by_tokens
 from simulator.attention_tables import (
     NO_END,
     UnfittedAlpha,
@@ -26,6 +30,7 @@ from simulator.attention_tables import (
 )
 from simulator.core import latency as core
 from simulator.core.latency import Latency
+from simulator.time_sources import TimeSources
 
 
 class ModeTimes(NamedTuple):
@@ -50,20 +55,19 @@ def step_tables(
     pad_to_capture_size: bool = True,
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
     unfitted_alpha: UnfittedAlpha = "pooled",
+    routing: Routing | None = None,
 ) -> Latency:
-    """The lookup arrays of a dense model.
+    """The lookup arrays of one rank.
 
     `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
     and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
-    fit: none, or the bundle's own pooled share.
+    fit: none, or the bundle's own pooled share. `routing` is needed where the bundle measured experts
+    over how many are awake; raises InputError where it is missing.
     """
-    if bundle.architecture.is_moe:
-        expected = "a dense architecture: expert layers have no step time yet"
-        raise InputError(bundle.source, "architecture", bundle.architecture.name, expected)
+    bundle = complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
-    scheduled = np.arange(max_num_batched_tokens + 1)
-    padded = pad(scheduled, sizes) if pad_to_capture_size else scheduled
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
     attention, num_decode_samples = attention_arrays(
         bundle.attention, max_num_batched_tokens, max_num_seqs
     )
@@ -78,13 +82,34 @@ def step_tables(
     return frozen(
         Latency(
             params=params,
-            tokens_ns=dense_ns(bundle, num_layers, padded),
-            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+            tokens_ns=dense_ns(bundle, num_layers, padded).sum(axis=1),
+            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs).sum(axis=1),
             padded_tokens=padded.astype(np.int32),
             **attention,
             **skew,
             ends=outside_ends(bundle),
         )
+    )
+
+
+def step_sources(
+    bundle: Bundle,
+    *,
+    num_layers: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    capture_sizes: Sequence[int] = (),
+    pad_to_capture_size: bool = True,
+    routing: Routing | None = None,
+) -> TimeSources:
+    """Where the times of `step_tables` with the same arguments come from."""
+    bundle = complete(bundle, routing)
+    sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
+    return TimeSources(
+        tokens_ns=dense_ns(bundle, num_layers, padded),
+        sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+        attention=bundle.attention.source,
     )
 
 
@@ -168,6 +193,12 @@ def pad(tokens: Ints, sizes: Ints) -> Ints:
     return np.where(index < len(sizes), sizes[np.minimum(index, len(sizes) - 1)], tokens)
 
 
+def padded_tokens(sizes: Ints, max_num_batched_tokens: int, pad_to_capture_size: bool) -> Ints:
+    """By scheduled tokens: what the dense layers run."""
+    scheduled = np.arange(max_num_batched_tokens + 1)
+    return pad(scheduled, sizes) if pad_to_capture_size else scheduled
+
+
 def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
     return {
         "max_capture_size": int(sizes[-1]) if len(sizes) else 0,
@@ -175,6 +206,22 @@ def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
         "piecewise_ns": mode_ns.piecewise,
         "eager_ns": mode_ns.eager,
     }
+
+
+def complete(bundle: Bundle, routing: Routing | None) -> Bundle:
+    """The bundle with every layer that a step runs by tokens or sequences. Raises InputError."""
+    if bundle.moe is None:
+        return bundle
+    if routing is None:
+        expected = "how many experts there are and how many a token chooses"
+        raise InputError(bundle.source, "routing", routing, expected)
+    (layer,) = bundle.architecture.layers("moe")
+    return replace(
+        bundle,
+        architecture=bundle.architecture.with_experts_by_tokens(),
+        dense={**bundle.dense, layer: experts_by_tokens(bundle.moe, routing)},
+        moe=None,
+    )
 
 
 def dense_ns(bundle: Bundle, num_layers: int, tokens: Ints) -> Ints:
@@ -195,11 +242,13 @@ def layers_ns(
     num_layers: int,
     queries: Ints,
 ) -> Ints:
-    """The sum of the layers at every query; a layer that a step runs k times counts k times.
+    """[query, source]: the sum of the layers; a layer that a step runs k times counts k times.
 
-    Each is clamped below, extrapolated above, cut to whole ns and at least 1 before it is summed.
+    Each layer is clamped below, extrapolated above, cut to whole ns and at least 1 before it is
+    summed. Its source is that of the sample below.
     """
-    total = np.zeros(len(queries), np.int64)
+    total = np.zeros((len(queries), len(NAMES)), np.int64)
+    every = np.arange(len(queries))
     brackets: dict[bytes, tuple[Ints, Floats]] = {}
     for layer, table in tables.items():
         times = once.count(layer) + num_layers * block.count(layer)
@@ -211,7 +260,7 @@ def layers_ns(
         lo, t = brackets[samples]
         slope = np.append(np.diff(table.ns), 0)
         ns = table.ns[lo] + t * slope[lo]
-        total += times * np.maximum(1, ns.astype(np.int64))
+        total[every, table.source[lo]] += times * np.maximum(1, ns.astype(np.int64))
     return total
 
 

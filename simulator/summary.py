@@ -12,6 +12,7 @@ from simulator.core import state
 from simulator.core.latency import OUTSIDE_NAMES
 from simulator.core.state import Engine
 from simulator.metrics import latency_metrics
+from simulator.time_sources import time_by_source
 
 if TYPE_CHECKING:
     from simulator.simulation import Prepared
@@ -57,6 +58,7 @@ def summarize(
         "kv": _kv(prepared, engine),
         "prefix_cache": _prefix_cache(engine),
         "prefix_storage": _storage(prepared, engine),
+        "time_by_source": time_by_source(engine, prepared.sources),
         "outside_measured_grid": outside_report(engine),
         "notes": list(prepared.notes),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT.parent / "shared/reference/llmservingsim"
 needs_reference = pytest.mark.skipif(
     not REFERENCE.is_dir(), reason="needs ../shared/reference/llmservingsim beside the project"
+)
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("aiconfigurator_core") is None,
+    reason="needs the package aiconfigurator-core",
 )
 
 DENSE = (
