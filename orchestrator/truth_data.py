@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from profiles.bundle import Floats, Ints
 from simulator.metrics import PERCENTILES
 
-Kind = Literal["recorded", "vllm_bench", "percentiles"]
+Kind = Literal["recorded", "vllm_bench", "percentiles", "aiconfigurator"]
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 HEADLINE = ("ttft_ms", "tpot_ms", "latency_ms")
