@@ -1,10 +1,12 @@
 """Simulated closed loops against what vLLM did on H100, H200 and B200, without fitting anything.
 
-    python -m benchmarks.silicon [--reference FOLDER] [--requests 8]
+    python -m benchmarks.silicon [--reference FOLDER] [--requests 10]
 
 The package aiconfigurator-core brings mean TTFT and TPOT of real vLLM runs, and measured tables of the
 same cards. Every row whose model is known here is simulated: so many clients as the row says, each with
-`--requests` requests one after the other. Rows that cannot be a closed loop are left out and counted
+`--requests` requests one after the other. Rows of Llama-3.1-70B are InferenceMAX's, whose client
+(README of github.com/InferenceMAX/InferenceMAX) draws lengths from 0.8 to 1 of the nominal ones; the
+others are taken as fixed, which is not known. Rows that cannot be a closed loop are left out and counted
 (orchestrator/truth_silicon.py has the rule), as are rows whose shapes the tables do not hold. Prints the
 signed median and the median absolute error per card, model, weights and TP degree; the last line is JSON.
 """
@@ -16,6 +18,7 @@ import json
 import statistics
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import REFERENCE
 from orchestrator.truth_silicon import Measured, can_be_a_loop, measured_rows
@@ -31,6 +34,15 @@ MODELS = {
 }
 
 
+RANGE = {"meta-llama/Llama-3.1-70B": 0.8}  # shortest, as a share of the nominal length
+
+
+def lengths(nominal: int, model: str) -> dict[str, Any]:
+    if model not in RANGE:
+        return {"fixed": nominal}
+    return {"uniform": [int(RANGE[model] * nominal), nominal]}
+
+
 def errors(one: Measured, model: Path, requests: int) -> tuple[float, float]:
     """Signed errors of mean TTFT and TPOT, in %."""
     row = one.row
@@ -42,13 +54,14 @@ def errors(one: Measured, model: Path, requests: int) -> tuple[float, float]:
             "max_num_seqs": 1024,
             "max_num_batched_tokens": 8192,
             "max_model_len": row.isl + row.osl + 16,
+            "enable_prefix_caching": False,
         },
         "workload": {
             "generate": {
                 "num_requests": requests * row.concurrency,
                 "arrivals": {"process": "closed_loop", "concurrency": row.concurrency},
-                "prompt_tokens": {"fixed": row.isl},
-                "output_tokens": {"fixed": row.osl},
+                "prompt_tokens": lengths(row.isl, row.model),
+                "output_tokens": lengths(row.osl, row.model),
             }
         },
         "profile": {"aiconfigurator": {"system": row.system}},
@@ -63,7 +76,7 @@ def errors(one: Measured, model: Path, requests: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.silicon", description=__doc__)
     parser.add_argument("--reference", type=Path, default=REFERENCE)
-    parser.add_argument("--requests", type=int, default=8, help="of every client")
+    parser.add_argument("--requests", type=int, default=10, help="of every client")
     arguments = parser.parse_args()
     found: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     left_out: dict[tuple[str, ...], int] = defaultdict(int)

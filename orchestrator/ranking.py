@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import FINISHED, Outcome, Plan
+from orchestrator.sweep import CARD
 from orchestrator.truth_data import HEADLINE as HEADLINE_METRICS
 
 MEAN_ABS = "err_pct/mean_abs"
@@ -68,6 +69,18 @@ def ranking(plan: Plan, count: int) -> list[Ranked]:
         result = (value, *(outcome["metrics"].get(name) for name in RESULT))
         groups.setdefault(result, []).append((point, outcome))
     return [Ranked(*group[0], same=len(group) - 1) for group in list(groups.values())[:count]]
+
+
+def first_of_each_card(plan: Plan, count: int) -> list[Ranked]:
+    """The first points, and at least one of every card where those have truths of their own."""
+    found = ranking(plan, len(plan.points))
+    if len({point.truth_id for point in plan.points}) > 1:
+        cards: dict[Any, Ranked] = {}
+        for one in found:
+            cards.setdefault(one.point.axes.get(CARD), one)
+        if len(cards) > 1:
+            return list(cards.values())
+    return found[:count]
 
 
 def best_points(plan: Plan, count: int) -> list[SweepPoint]:

@@ -22,8 +22,8 @@ from orchestrator.ranking import (
     Ranked,
     best_points,
     finished_points,
+    first_of_each_card,
     measure,
-    ranking,
 )
 from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
@@ -211,7 +211,7 @@ class Session:
             f"{counts['equal']} points equal to one of them, {counts['failed']} failed"
             + (f", {left} not run" if left else "")
         ]
-        first = ranking(self.plan, SHOWN)
+        first = first_of_each_card(self.plan, SHOWN)
         nearest = measure(self.plan) != LATENCY
         if first and not nearest:
             lines.append("  lowest mean latency first:")
