@@ -7,8 +7,8 @@ same cards. Every row whose model is known here is simulated: so many clients as
 `--requests` requests one after the other. Rows of Llama-3.1-70B are InferenceMAX's, whose client
 (README of github.com/InferenceMAX/InferenceMAX) draws lengths from 0.8 to 1 of the nominal ones; the
 others are taken as fixed, which is not known. Rows that cannot be a closed loop are left out and counted
-(orchestrator/truth_silicon.py has the rule), as are rows whose shapes the tables do not hold. Prints the
-signed median and the median absolute error per card, model, weights and TP degree; the last line is JSON.
+(orchestrator/truth_silicon.py has the rule), as are rows whose shapes the tables do not hold. Prints
+the signed median and the median absolute error by card, model, weights and TP degree, at last as JSON.
 """
 
 from __future__ import annotations

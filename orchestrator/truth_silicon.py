@@ -7,8 +7,8 @@ text names the concurrency.
 
 Left out are rows that cannot be such a loop (`can_be_a_loop`). From its first token to its last, and
 before that to its first, a client waits while every other client's prompt is computed once and every one
-of its own tokens reads the KV cache of all. At the data sheet's peak for the matrices of the prompts, and
-its bandwidth for the KV cache, that has a least time; a row that was faster had fewer in flight.
+of its own tokens reads the KV cache of all. At the data sheet's peak for the matrices of the prompts and
+its bandwidth for the KV cache that has a least time; a row that was faster had fewer in flight.
 """
 
 from __future__ import annotations
