@@ -29,7 +29,7 @@ from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
 from simulator.progress import run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import ModeTimes, linear_law, step_sources, step_tables
+from simulator.step_tables import ModeTimes, complete, linear_law, step_sources, step_tables
 from simulator.summary import summarize
 from simulator.time_sources import TimeSources, linear_sources
 from simulator.workloads import Workload, WorkloadConfig, load_workload
@@ -186,6 +186,17 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
             )
     arrival: NDArray[np.int64] = recorded.queued_ns() + int(workload.arrival_ns.min())
     return arrival
+
+
+def point_bundle(point: Point, source: str | Path = "point") -> Bundle | None:
+    """The tables that a point's steps are looked up in; None where a law takes their place.
+
+    Raises InputError.
+    """
+    if point.profile.linear is not None:
+        return None
+    with named(source, "profile"):
+        return complete(load_tables(point, source), routing_of(point))
 
 
 def _latency(

@@ -1,0 +1,4 @@
+"""ASTRA-Sim itself: steps written for it, and its own answer read back.
+
+The program is the user's (`ASTRA_SIM_BIN`); nothing of it is part of this project.
+"""
