@@ -86,7 +86,13 @@ def export(
     "--binary", type=EXISTING_FILE, help="ASTRA-Sim's program; else ASTRA_SIM_BIN names it."
 )
 @click.option(
-    "--dialect", type=DIALECT, default="upstream", show_default=True, help="Which program it is."
+    "--dialect",
+    type=DIALECT,
+    default="upstream",
+    show_default=True,
+    envvar="ASTRA_SIM_DIALECT",
+    show_envvar=True,
+    help="Which program it is.",
 )
 @click.option(
     "--timeout",

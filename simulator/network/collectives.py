@@ -102,9 +102,10 @@ def direct_all_reduce_ns(dimension: Dimension, endpoint: Endpoint, share: Ints) 
     for ns in reversed(added):
         first = np.where(ns >= all_came, ns, first)
     end = np.zeros_like(share)
-    for place in range(1, n):
-        leaves = np.maximum(added[(place - 1) // 2], first)
-        end = np.maximum(end, leaves + near[min(place, n - place) - 1])
+    for distance, message in enumerate(near, start=1):
+        # Of the two ranks that are so far away the one that gets its result later.
+        leaves = np.maximum(added[(n - distance - 1) // 2], first)
+        end = np.maximum(end, leaves + message)
     return end + e
 
 

@@ -121,6 +121,11 @@ def _check_node(node: Node, i: int, rank: int, network: NetworkConfig, source: s
         dims = network.involved(node.dims)
         if all(network.dimensions[dim].ranks == 1 for dim in dims):
             raise InputError(source, "dims", list(dims), "dimensions of two ranks or more in all")
+        used = {network.implementation(node.kind, dim) for dim in dims}
+        least = 2 * network.ranks if "halvingDoubling" in used else 1
+        if node.kind != "all_gather" and node.num_bytes < least:
+            expected = f"at least {least}, halvingDoubling halves it for {network.ranks} ranks"
+            raise InputError(source, "num_bytes", node.num_bytes, expected)
     elif isinstance(node, MemoryAccess):
         memory = getattr(network, f"{node.place}_memory")
         if memory is None:
