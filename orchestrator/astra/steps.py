@@ -53,7 +53,7 @@ class PointSteps:
         self.layers = StepLayers(
             point_bundle(point, path), prepared.latency, point.model.num_hidden_layers
         )
-        self.shapes = shapes_of(point, self.network.dimensions[0].ranks)
+        self.shapes = shapes_of(point, network.dimensions[0].ranks if network else ranks)
         steps = run(prepared, steps=True).steps
         assert steps is not None
         wanted = {*StepSize.__dataclass_fields__, "start_ns", "end_ns"}

@@ -109,7 +109,10 @@ def test_a_table_holds_the_cost_of_every_number_of_tokens() -> None:
         (lambda n: collective_ns(n, "all_reduce", 1, (2,)), "dims: got [2]"),
         (lambda n: collective_ns(n, "all_reduce", 1, (0, 0)), "each once"),
         (lambda n: collective_ns(n, "all_reduce", 1, ()), "dims: got []"),
-        (lambda n: send_ns(n, 0, 4, 1), "destination: got 4, expected a rank of the network, 0 to 3"),
+        (
+            lambda n: send_ns(n, 0, 4, 1),
+            "destination: got 4, expected a rank of the network, 0 to 3",
+        ),
         (lambda n: send_ns(n, 1, 1, 1), "to another rank"),
         (lambda n: send_ns(n, 0, 1, 0), "at least a byte"),
         (lambda n: collective_table(n, "all_reduce", 0, 8), "at least a byte a token"),

@@ -130,7 +130,10 @@ def test_a_collective_starts_with_its_last_rank_and_groups_are_on_their_own() ->
         (((Send("a", 1, 8, 1),), (Receive("b", 0, 8, 2),)), "tag 1, 8 bytes"),
         (((), (Receive("b", 0, 8),)), "expected a send of that size for each"),
         (((Send("a", 0, 8),), ()), "peer: got 0, expected another rank, 0 to 1"),
-        (((Collective("a", "all_reduce", 8),), ()), "rank 1: collectives: got '0 over dimensions [0]"),
+        (
+            ((Collective("a", "all_reduce", 8),), ()),
+            "rank 1: collectives: got '0 over dimensions [0]",
+        ),
         (
             ((Collective("a", "all_reduce", 8),), (Collective("a", "all_reduce", 9),)),
             "got 'all_reduce of 9 bytes as number 1', expected all_reduce of 8 bytes as on rank 0",
@@ -172,22 +175,21 @@ def traces(draw: st.DrawFn) -> tuple[Trace, NetworkConfig]:
     )
     ranks: list[list[Node]] = [[] for _ in range(network.ranks)]
 
-    def add(rank: int, make: Any) -> None:
-        ranks[rank].append(make((len(ranks[rank]) - 1,) if ranks[rank] else ()))
+    def last(rank: int) -> tuple[int, ...]:
+        return (len(ranks[rank]) - 1,) if ranks[rank] else ()
 
     for tag in range(draw(st.integers(0, 6))):
-        for rank in range(network.ranks):
-            ns = draw(st.integers(1, 10**5))
-            add(rank, lambda after, ns=ns: Compute("c", ns, after))
+        for rank, nodes in enumerate(ranks):
+            nodes.append(Compute("c", draw(st.integers(1, 10**5)), last(rank)))
         size = draw(st.integers(1, 1 << 22))
         dims = draw(st.sampled_from([(0,), (1,), (0, 1)]))
         if any(network.dimensions[dim].ranks > 1 for dim in dims):
-            for rank in range(network.ranks):
-                add(rank, lambda after, d=dims: Collective("a", "all_reduce", size, d, after))
+            for rank, nodes in enumerate(ranks):
+                nodes.append(Collective("a", "all_reduce", size, dims, last(rank)))
         if network.ranks > 1:
             src, dst = draw(st.permutations(range(network.ranks)))[:2]
-            add(src, lambda after, t=tag: Send("s", dst, size, t, after))
-            add(dst, lambda after, t=tag: Receive("r", src, size, t, after))
+            ranks[src].append(Send("s", dst, size, tag, last(src)))
+            ranks[dst].append(Receive("r", src, size, tag, last(dst)))
     return Trace(tuple(map(tuple, ranks))), network
 
 
