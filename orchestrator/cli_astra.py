@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.astra import PATIENCE_S
 from orchestrator.cli_errors import EXISTING_FILE, FOLDER, reports_errors
+from simulator.network.dialect import DIALECTS
 
 if TYPE_CHECKING:
     from orchestrator.astra.steps import PointSteps
@@ -26,7 +28,7 @@ NETWORK = click.option(
     metavar="NETWORK.yaml",
     help="The links between ranks; without it one rank runs on its own.",
 )
-DIALECT = click.Choice(["upstream", "llmservingsim"])
+DIALECT = click.Choice(DIALECTS)
 
 
 def opened(point: Path, network: Path | None) -> PointSteps:
@@ -50,7 +52,7 @@ def opened(point: Path, network: Path | None) -> PointSteps:
     "dialects",
     type=DIALECT,
     multiple=True,
-    default=("upstream", "llmservingsim"),
+    default=DIALECTS,
     show_default=True,
     help="Whose files; repeatable.",
 )
@@ -88,7 +90,7 @@ def export(
 @click.option(
     "--dialect",
     type=DIALECT,
-    default="upstream",
+    default=DIALECTS[0],
     show_default=True,
     envvar="ASTRA_SIM_DIALECT",
     show_envvar=True,
@@ -97,7 +99,7 @@ def export(
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.1, max=86400),
-    default=120.0,
+    default=PATIENCE_S,
     show_default=True,
     help="Seconds without a rank coming to its end.",
 )

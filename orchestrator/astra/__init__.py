@@ -2,3 +2,6 @@
 
 The program is the user's (`ASTRA_SIM_BIN`); nothing of it is part of this project.
 """
+
+PATIENCE_S = 120.0
+"""Without any rank coming to its end. A step of 64 ranks takes seconds."""

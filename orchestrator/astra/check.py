@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.astra.long_lived import LongLived
 from orchestrator.astra.one_shot import OneShot
 from orchestrator.astra.steps import PointSteps
-from simulator.network.chakra import Dialect
 from simulator.network.config import NetworkConfig
+from simulator.network.dialect import Dialect
 from simulator.network.trace import Trace
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.astra.steps import PointSteps, Step
-from simulator.network.chakra import Dialect, encoded
+from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
+from simulator.network.dialect import Dialect
 from simulator.network.files import write_files
 from simulator.network.text_trace import text_trace
 

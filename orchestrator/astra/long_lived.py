@@ -15,7 +15,8 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from types import TracebackType
 
-from orchestrator.astra.program import PATIENCE_S, AstraError, Program, unfinished
+from orchestrator.astra import PATIENCE_S
+from orchestrator.astra.program import AstraError, Program, unfinished
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
 from simulator.network.files import MEMORY_FILE, write_files

@@ -16,10 +16,11 @@ from pathlib import Path
 import orjson
 import platformdirs
 
-from orchestrator.astra.program import PATIENCE_S, AstraError, Program, unfinished
+from orchestrator.astra import PATIENCE_S
+from orchestrator.astra.program import AstraError, Program, unfinished
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
-from simulator.network.files import MEMORY_FILE, write_files
+from simulator.network.files import MEMORY_FILE, file_texts, write_files
 from simulator.network.trace import Trace, check_trace
 
 FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles")
@@ -66,7 +67,8 @@ class OneShot:
 
     def key(self, files: list[bytes]) -> str:
         digest = hashlib.sha256(self.program_id.encode())
-        digest.update(self.network.model_dump_json().encode())
+        for text in file_texts(self.network, "upstream", exact_ns=True).values():
+            digest.update(hashlib.sha256(text.encode()).digest())
         for file in files:
             digest.update(hashlib.sha256(file).digest())
         return digest.hexdigest()[:40]

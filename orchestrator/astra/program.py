@@ -16,9 +16,7 @@ from profiles.errors import MISSING, InputError
 from simulator.progress import SimulationError
 
 ENVIRONMENT = "ASTRA_SIM_BIN"
-LINES_KEPT = 12
-PATIENCE_S = 120.0
-"""Without any rank coming to its end. 64 ranks take seconds."""
+LINES_KEPT, WIDTH_KEPT = 12, 160
 
 
 class AstraError(SimulationError):
@@ -95,7 +93,7 @@ class Program:
             line = None
         else:
             if line is not None and line.strip():
-                self.tail.append(line)
+                self.tail.append(line[:WIDTH_KEPT])
         if time.monotonic() >= self.deadline:
             self.close()
             raise AstraError(

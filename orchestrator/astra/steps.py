@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from profiles.errors import InputError
 from simulator.config import Point, load_point
-from simulator.network.chakra import Dialect
 from simulator.network.config import Dimension, NetworkConfig
+from simulator.network.dialect import Dialect
 from simulator.network.replay import replay
 from simulator.network.step_trace import LayerShapes, Row, rows_trace, step_rows
 from simulator.network.trace import Trace

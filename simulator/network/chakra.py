@@ -1,27 +1,24 @@
 """A trace as Chakra files, one per rank: a metadata message, then a message per node.
 
-Two dialects that do not read each other's files. `upstream` is astra-sim/astra-sim, `llmservingsim`
-the fork that LLMServingSim runs. They differ in the numbers of the node types and in the unit of a
-duration: nanoseconds in the fork. Upstream reads whole microseconds; where its roofline model is on
-it computes a node's time from a number of operations instead, which `chakra_files.system` sets so
-that one operation is half a nanosecond, and 2 ns + 1 operations end cut to exactly ns.
+The dialects differ in the numbers of the node types and in the unit of a duration: nanoseconds in
+the fork, whole microseconds upstream. With its roofline model on, upstream computes a node's time
+from a number of operations instead. `files.system` sets that one takes half a nanosecond, so that
+2 x ns + 1 of them, cut to whole nanoseconds, take ns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from io import BytesIO
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf import proto
 
 from simulator.network.chakra_schema import AttributeProto, BoolList, GlobalMetadata
 from simulator.network.chakra_schema import Node as NodeMessage
 from simulator.network.config import CollectiveKind
+from simulator.network.dialect import Dialect
 from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Place, Receive, Send
-
-Dialect = Literal["upstream", "llmservingsim"]
-DIALECTS: tuple[Dialect, ...] = ("upstream", "llmservingsim")
 
 SCHEMA = "1.0.2-chakra.0.0.4"
 NS_PER_MICRO = 1000

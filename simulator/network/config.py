@@ -5,6 +5,7 @@ Numbers are bounded so that no time derived from them leaves 64 bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -156,3 +157,30 @@ class NetworkConfig(Frozen):
 def load_network(path: Path) -> NetworkConfig:
     """Read a network description from YAML. Raises InputError."""
     return parse_model(NetworkConfig, read_yaml(path), path)
+
+
+def fully_connected(
+    ranks: Sequence[int],
+    bandwidth_gibps: float | Sequence[float],
+    latency_ns: float | Sequence[float],
+    local_mem_gbps: float,
+) -> NetworkConfig:
+    """The network LLMServingSim makes of a cluster: direct links, rings over them, 10 ns a message.
+
+    `ranks` are those of each dimension, innermost first: [tp], [tp, dp] or [tp, pp, dp]. Link
+    bandwidth and latency are one number for all, or one a dimension. Raises InputError.
+    """
+    columns: dict[str, list[float]] = {}
+    for name, value in (("bandwidth_gibps", bandwidth_gibps), ("latency_ns", latency_ns)):
+        given = [value] * len(ranks) if isinstance(value, int | float) else list(value)
+        if len(given) != len(ranks):
+            raise InputError(
+                "network", name, given, f"one number, or {len(ranks)}, one a dimension"
+            )
+        columns[name] = [float(number) for number in given]
+    dimensions = [
+        {"ranks": n, "bandwidth_gibps": bandwidth, "latency_ns": latency}
+        for n, bandwidth, latency in zip(ranks, *columns.values(), strict=True)
+    ]
+    data = {"dimensions": dimensions, "local_mem_gbps": float(local_mem_gbps)}
+    return parse_model(NetworkConfig, data, "network")

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simulator.network.chakra import DIALECTS, Dialect
 from simulator.network.config import KINDS, MemoryNode, NetworkConfig
+from simulator.network.dialect import Dialect
 
 MEMORY_FILE: dict[Dialect, str] = {
     "upstream": "remote_memory.json",
@@ -73,17 +73,23 @@ def memory(network: NetworkConfig, dialect: Dialect) -> dict[str, Any]:
     }
 
 
-def write_files(
-    folder: Path, network: NetworkConfig, dialect: Dialect, *, exact_ns: bool = False
-) -> list[Path]:
-    """Write network.yml, system.json and the memory file to `folder`, which is made if missing."""
-    assert dialect in DIALECTS
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {
+def file_texts(
+    network: NetworkConfig, dialect: Dialect, *, exact_ns: bool = False
+) -> dict[str, str]:
+    """By name: network.yml, system.json and the memory file."""
+    return {
         "network.yml": network_yml(network),
         "system.json": _json(system(network, dialect, exact_ns=exact_ns)),
         MEMORY_FILE[dialect]: _json(memory(network, dialect)),
     }
+
+
+def write_files(
+    folder: Path, network: NetworkConfig, dialect: Dialect, *, exact_ns: bool = False
+) -> list[Path]:
+    """Write them to `folder`, which is made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = file_texts(network, dialect, exact_ns=exact_ns)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]

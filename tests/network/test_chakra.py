@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.network.chakra import DIALECTS, Dialect, decoded, encoded
+from simulator.network.chakra import decoded, encoded
+from simulator.network.dialect import DIALECTS, Dialect
 from simulator.network.files import write_files
 from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Receive, Send
 from tests.network.make import RECORDINGS, dimension, make_network

@@ -38,6 +38,29 @@ def test_every_recorded_row_to_the_nanosecond(name: str, count: int) -> None:
     assert not different
 
 
+@pytest.mark.parametrize("row", rows("dimensions.csv"), ids=lambda row: row["measured_ns"])
+def test_several_dimensions_and_many_ranks_as_measured(row: dict[str, str]) -> None:
+    columns = ("topologies", "ranks", "bandwidth_gibps", "latency_ns")
+    dims = [
+        dimension(int(n), topology, bandwidth_gibps=float(bandwidth), latency_ns=float(latency))
+        for topology, n, bandwidth, latency in zip(
+            *(row[c].split("|") for c in columns), strict=True
+        )
+    ]
+    kind = KIND_OF[row["collective"].upper()]
+    changes: dict[str, Any] = {kind: row["implementations"].split("|")}
+    network = make_network(
+        *dims,
+        local_mem_gbps=float(row["local_mem_gbps"]),
+        endpoint_delay_ns=int(row["endpoint_delay_ns"]),
+        collective_optimization=row["optimization"],
+        **changes,
+    )
+    involved = tuple(int(dim) for dim in row["dims"].split("|"))
+    found = collective_ns(network, kind, int(row["num_bytes"]), involved)
+    assert found == int(row["measured_ns"])
+
+
 def test_two_dimensions_scatter_inwards_and_gather_outwards() -> None:
     """RS over dimension 0, all-reduce of a share over dimension 1, AG over dimension 0."""
     inner, outer = dimension(4), dimension(2, "Switch", bandwidth_gibps=16.0)

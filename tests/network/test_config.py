@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from profiles.errors import InputError
-from simulator.network.config import load_network
+from simulator.network.config import fully_connected, load_network
 from tests.network.make import dimension, make_network
 
 GOOD: dict[str, Any] = {"dimensions": [dimension(4)], "local_mem_gbps": 1597.0}
@@ -69,3 +69,14 @@ def test_addresses_count_the_innermost_dimension_fastest() -> None:
         (1, 2, 3),
     ]
     assert network.group(23, (0, 2)) == (2,)
+
+
+def test_links_as_a_cluster_names_them() -> None:
+    network = fully_connected([2, 4], [128, 16], 20000, 1597)
+    assert network == make_network(
+        dimension(2, "FullyConnected", bandwidth_gibps=128.0, latency_ns=20000.0),
+        dimension(4, "FullyConnected", bandwidth_gibps=16.0, latency_ns=20000.0),
+    )
+    assert fully_connected([2], 16, 500.0, 1008.0).dimensions[0].bandwidth_gibps == 16.0
+    with pytest.raises(InputError, match=r"bandwidth_gibps: got .* expected one number, or 2"):
+        fully_connected([2, 4], [128], 20000, 1597)

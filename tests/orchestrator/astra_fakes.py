@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.network.chakra import Dialect
+from simulator.network.dialect import Dialect
 
 BINARY = os.environ.get("ASTRA_SIM_BIN")
 DIALECT = os.environ.get("ASTRA_SIM_DIALECT", "upstream")
