@@ -18,10 +18,11 @@ import platformdirs
 
 from orchestrator.astra import PATIENCE_S
 from orchestrator.astra.program import AstraError, Program, unfinished
+from profiles.errors import InputError
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
 from simulator.network.files import MEMORY_FILE, file_texts, write_files
-from simulator.network.trace import Trace, check_trace
+from simulator.network.trace import MemoryAccess, Trace, check_trace
 
 FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles")
 PREFIX = "step"
@@ -50,6 +51,10 @@ class OneShot:
     def run(self, trace: Trace) -> tuple[int, ...]:
         """When each rank has ended, ns. Raises InputError for a trace that cannot run, AstraError."""
         check_trace(trace, self.network)
+        for node in (node for nodes in trace.ranks for node in nodes):
+            if isinstance(node, MemoryAccess):
+                expected = "no access to memory beside the ranks: upstream gets none"
+                raise InputError("trace", node.name, node.place, expected)
         dimensions = len(self.network.dimensions)
         files = [
             encoded(nodes, "upstream", rank=rank, num_dimensions=dimensions, exact_ns=True)

@@ -14,7 +14,7 @@ from profiles.errors import InputError
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
 from simulator.network.replay import replay
-from simulator.network.trace import Collective, Compute, Node, Receive, Send, Trace
+from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Receive, Send, Trace
 from tests.network.make import dimension, make_network
 from tests.orchestrator.astra_fakes import BINARY, FORK, GOOD, needs_program, program
 
@@ -116,6 +116,13 @@ def test_a_trace_that_would_hang_is_not_even_started(tmp_path: Path) -> None:
     trace = Trace(((Send("s", 1, 8),), (Receive("r", 0, 9),)))
     with pytest.raises(InputError, match="a receive of that size"):
         one_shot(tmp_path, "sys.exit(3)").run(trace)
+
+
+def test_upstream_has_no_memory_beside_the_ranks(tmp_path: Path) -> None:
+    network = make_network(2, remote_memory={"bandwidth_gbps": 256.0})
+    trace = Trace(((MemoryAccess("tokens", "remote", 8),), ()))
+    with pytest.raises(InputError, match="tokens: got 'remote', expected no access"):
+        OneShot(program(tmp_path, GOOD), network, cache=tmp_path).run(trace)
 
 
 def length(nodes: tuple[Node, ...], rank: int) -> int:

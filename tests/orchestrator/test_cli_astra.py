@@ -166,12 +166,12 @@ def test_check_prints_both_and_their_difference(point: Path, tmp_path: Path) -> 
     arguments = ("astra", "check", point, "--step", "0", "--step", "9", "--binary")
     result = servesweep(*arguments, same)
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[1].split() == ["0", *[str(first)] * 3, "+0"]
-    assert "2 steps are equal on all 1 ranks" in result.output
+    assert result.output.splitlines()[1].split() == ["0", *[str(first)] * 3, "+0", "+0"]
+    assert "2 steps of 1 ranks are equal" in result.output
     (tmp_path / "asked").unlink()
     result = servesweep(*arguments, answers(tmp_path, first, second - 3))
     assert result.exit_code == 1
-    assert result.output.splitlines()[2].split()[3:] == [str(second - 3), "-3"]
+    assert result.output.splitlines()[2].split()[3:] == [str(second - 3), "-3", "-3"]
     assert "1 of 2 steps differ" in result.output
 
 
@@ -195,10 +195,10 @@ def test_check_needs_a_program(point: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(BINARY is None, reason="needs ASTRA_SIM_BIN")
 def test_check_with_the_real_program(point: Path, network: Path) -> None:
     steps = ("--step", "0", "--step", "5", "--step", "20")
-    for links in ((), ("--network", network)) if DIALECT == "upstream" else ((),):
+    for ranks, links in ((1, ()), (6, ("--network", network))):
         result = servesweep("astra", "check", point, *steps, "--dialect", DIALECT, *links)
         assert result.exit_code == 0, result.output
-        assert "3 steps are equal" in result.output
+        assert f"3 steps of {ranks} ranks are equal" in result.output
 
 
 def test_commands_import_what_they_need_when_they_run() -> None:
