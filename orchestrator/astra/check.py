@@ -31,8 +31,7 @@ class Compared:
 
     @property
     def rank_difference_ns(self) -> int:
-        """The same of the rank where it is largest. Ranks that come to a collective one after the
-        other leave it together in process, and one after the other in ASTRA-Sim."""
+        """The same of the rank where it is largest."""
         pairs = zip(self.expected_ns, self.found_ns, strict=True)
         return max((found - expected for expected, found in pairs), key=abs)
 

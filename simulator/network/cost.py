@@ -50,7 +50,7 @@ def collective_ns(
         raise InputError("network", "collective", kind, f"one of {', '.join(KINDS)}")
     involved = network.involved(dims)
     sizes = _checked(num_bytes)
-    ns = _phases_ns(network, kind, np.maximum(sizes, _least(network, kind)), involved)
+    ns = _phases_ns(network, kind, np.maximum(sizes, least_bytes(network, kind)), involved)
     ns[sizes == 0] = 0
     return int(ns[0]) if isinstance(num_bytes, int) else ns.reshape(np.shape(num_bytes))
 
@@ -66,7 +66,7 @@ def _checked(num_bytes: int | npt.NDArray[np.integer]) -> Ints:
     return given.astype(np.int64).reshape(-1)
 
 
-def _least(network: NetworkConfig, kind: CollectiveKind) -> int:
+def least_bytes(network: NetworkConfig, kind: CollectiveKind) -> int:
     """A smaller buffer is padded, so that every rank of the whole network has a byte of it."""
     return 0 if kind == "all_gather" else network.ranks
 

@@ -1,9 +1,8 @@
 """A whole trace in this process: when every node starts and ends.
 
 Each rank runs one compute node and one collective or send at a time; receives and memory accesses
-are never held back. A collective starts when the last of its ranks has come to it, which is exact
-where they come together, and ends on all of them at once. What a collective or a message takes does
-not depend on what else is under way: links are never shared.
+are never held back. What a collective or a message takes does not depend on what else is under way:
+links are never shared.
 """
 
 from __future__ import annotations
@@ -11,9 +10,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import prod
+
+import numpy as np
 
 from simulator.network.config import MemoryNode, NetworkConfig
 from simulator.network.cost import collective_ns, send_ns
+from simulator.network.skewed import ends_ns
 from simulator.network.trace import (
     Collective,
     Compute,
@@ -68,7 +71,9 @@ class _Replayer:
         self.events: list[tuple[int, int, int]] = []  # end, rank, node
         self.free_at: dict[tuple[str, int], int] = defaultdict(int)
         # Who has come to a collective, by dimensions, group and how many they called before.
-        self.met: dict[tuple[tuple[int, ...], tuple[int, ...], int], list[tuple[int, int]]] = {}
+        self.met: dict[
+            tuple[tuple[int, ...], tuple[int, ...], int], list[tuple[int, int, int]]
+        ] = {}
         self.calls: dict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
         # Messages that came before they were asked for, and receives that wait for theirs.
         self.arrivals: dict[tuple[int, int, int, int], deque[int]] = defaultdict(deque)
@@ -137,16 +142,24 @@ class _Replayer:
         self.calls[rank, dims] += 1
         meeting = (dims, self.network.group(rank, dims), call)
         come = self.met.setdefault(meeting, [])
-        come.append((rank, i))
-        members = 1
-        for dim in dims:
-            members *= self.network.dimensions[dim].ranks
-        if len(come) == members:
+        come.append((rank, i, self.now))
+        shape = [self.network.dimensions[dim].ranks for dim in dims]
+        if len(come) < prod(shape):
+            return
+        del self.met[meeting]
+        places = [tuple(self.network.address(other)[dim] for dim in dims) for other, _, _ in come]
+        starts = np.zeros(shape, np.int64)
+        for place, (_, _, ns) in zip(places, come, strict=True):
+            starts[place] = ns
+        if come[0][2] == self.now:
             cost = (node.kind, node.num_bytes, dims)
             if cost not in self.costs:
                 self.costs[cost] = collective_ns(self.network, node.kind, node.num_bytes, dims)
-            for other, its in self.met.pop(meeting):
-                self.ends_at(self.now + self.costs[cost], other, its)
+            ends = starts + self.costs[cost]
+        else:
+            ends = ends_ns(self.network, node.kind, node.num_bytes, dims, starts)
+        for place, (other, its, _) in zip(places, come, strict=True):
+            self.ends_at(int(ends[place]), other, its)
 
     def access(self, node: MemoryAccess) -> int:
         memory: MemoryNode = getattr(self.network, f"{node.place}_memory")
@@ -181,7 +194,7 @@ class _Replayer:
             if state.left
         ]
         for (dims, _, call), come in self.met.items():
-            ranks = ", ".join(str(rank) for rank, _ in come)
+            ranks = ", ".join(str(rank) for rank, _, _ in come)
             waiting.append(
                 f"collective {call + 1} over dimensions {list(dims)} has only ranks {ranks}"
             )

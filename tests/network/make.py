@@ -47,3 +47,22 @@ def recorded_network(row: dict[str, str], kind: str) -> NetworkConfig:
         endpoint_delay_ns=int(row["endpoint_delay_ns"]),
         **{kind: row["impl"]},
     )
+
+
+def measured_network(row: dict[str, str]) -> NetworkConfig:
+    """The network of a row of dimensions.csv or skewed.csv."""
+    columns = ("topologies", "ranks", "bandwidth_gibps", "latency_ns")
+    dims = [
+        dimension(int(n), topology, bandwidth_gibps=float(bandwidth), latency_ns=float(latency))
+        for topology, n, bandwidth, latency in zip(
+            *(row[c].split("|") for c in columns), strict=True
+        )
+    ]
+    changes: dict[str, Any] = {row["collective"]: row["implementations"].split("|")}
+    return make_network(
+        *dims,
+        local_mem_gbps=float(row["local_mem_gbps"]),
+        endpoint_delay_ns=int(row["endpoint_delay_ns"]),
+        collective_optimization=row["optimization"],
+        **changes,
+    )

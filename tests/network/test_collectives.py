@@ -20,7 +20,7 @@ from simulator.network.config import (
     Topology,
 )
 from simulator.network.cost import collective_ns, collective_table, phases, send_ns
-from tests.network.make import dimension, make_network, recorded_network, rows
+from tests.network.make import dimension, make_network, measured_network, recorded_network, rows
 
 KIND_OF: dict[str, CollectiveKind] = {kind.upper(): kind for kind in KINDS}
 
@@ -40,22 +40,7 @@ def test_every_recorded_row_to_the_nanosecond(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("row", rows("dimensions.csv"), ids=lambda row: row["measured_ns"])
 def test_several_dimensions_and_many_ranks_as_measured(row: dict[str, str]) -> None:
-    columns = ("topologies", "ranks", "bandwidth_gibps", "latency_ns")
-    dims = [
-        dimension(int(n), topology, bandwidth_gibps=float(bandwidth), latency_ns=float(latency))
-        for topology, n, bandwidth, latency in zip(
-            *(row[c].split("|") for c in columns), strict=True
-        )
-    ]
-    kind = KIND_OF[row["collective"].upper()]
-    changes: dict[str, Any] = {kind: row["implementations"].split("|")}
-    network = make_network(
-        *dims,
-        local_mem_gbps=float(row["local_mem_gbps"]),
-        endpoint_delay_ns=int(row["endpoint_delay_ns"]),
-        collective_optimization=row["optimization"],
-        **changes,
-    )
+    network, kind = measured_network(row), KIND_OF[row["collective"].upper()]
     involved = tuple(int(dim) for dim in row["dims"].split("|"))
     found = collective_ns(network, kind, int(row["num_bytes"]), involved)
     assert found == int(row["measured_ns"])

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.network.config import NetworkConfig
+from simulator.network.config import KINDS, CollectiveKind, NetworkConfig
 from simulator.network.cost import collective_ns, send_ns
 from simulator.network.replay import ReplayError, replay
+from simulator.network.skewed import ends_ns
 from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Receive, Send, Trace
-from tests.network.make import dimension, make_network, rows
+from tests.network.make import dimension, make_network, measured_network, rows
 
 MEGA = 1 << 20
 HOST = {"bandwidth_gbps": 256.0, "latency_ns": 100}
@@ -111,12 +113,39 @@ def test_the_lowest_node_that_can_start_goes_first() -> None:
     assert replay(Trace((nodes,)), make_network(1)).end_ns == ((10, 30, 35, 36),)
 
 
-def test_a_collective_starts_with_its_last_rank_and_groups_are_on_their_own() -> None:
+def test_groups_of_a_collective_are_on_their_own() -> None:
     network = make_network(2, 2)
     reduce = Collective("r", "all_reduce", MEGA, (0,), (0,))
-    ranks = tuple((Compute("c", ns), reduce) for ns in (10, 500, 7, 3))
+    ranks = tuple((Compute("c", ns), reduce) for ns in (10, 500, 7, 7))
     took = collective_ns(network, "all_reduce", MEGA, (0,))
-    assert replay(Trace(ranks), network).rank_ns == (500 + took, 500 + took, 7 + took, 7 + took)
+    early, late, *others = replay(Trace(ranks), network).rank_ns
+    assert others == [7 + took] * 2
+    assert (early, late) == (10 + took, 500 + took)
+
+
+@pytest.mark.parametrize("row", rows("skewed.csv"), ids=lambda row: row["num_bytes"])
+def test_ranks_that_come_one_after_the_other_leave_as_measured(row: dict[str, str]) -> None:
+    dims = tuple(int(dim) for dim in row["dims"].split("|"))
+    kind: Any = row["collective"]
+    call = Collective("c", kind, int(row["num_bytes"]), dims, (0,))
+    starts = map(int, row["starts_ns"].split("|"))
+    trace = Trace(tuple((Compute("c", ns), call) for ns in starts))
+    measured = tuple(map(int, row["measured_ns"].split("|")))
+    assert replay(trace, measured_network(row)).rank_ns == measured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("implementation", ["ring", "direct", "halvingDoubling"])
+def test_message_by_message_is_the_formula_where_ranks_come_together(
+    kind: CollectiveKind, implementation: str
+) -> None:
+    if (kind, implementation) == ("all_to_all", "halvingDoubling"):
+        pytest.skip("there is none")
+    network = make_network(4, dimension(8, "Switch"), **{kind: implementation})
+    starts = np.zeros((4, 8), np.int64)
+    starts[3, 7] = 1
+    latest = ends_ns(network, kind, 999_999, (0, 1), starts).max()
+    assert latest == collective_ns(network, kind, 999_999) + 1
 
 
 @pytest.mark.parametrize(
