@@ -139,4 +139,4 @@ def check(
     if differ:
         click.echo(f"{differ} of {len(steps)} steps differ")
         sys.exit(1)
-    click.echo(f"{len(steps)} steps of {opened_point.network.ranks} ranks are equal")
+    click.echo(f"{len(steps)} steps are equal; ranks: {opened_point.network.ranks}")

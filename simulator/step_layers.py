@@ -104,9 +104,8 @@ class StepLayers:
 
 def one_layer_ns(layer: str, table: LayerTable, queries: Ints) -> Ints:
     """One run of a layer at every query, ns: int64[len(queries)]."""
-    ns: Ints = layers_ns({layer: table}, (layer,), (), 0, queries).reshape(len(queries), -1)
-    total: Ints = ns.sum(axis=1)
-    return total
+    ns: Ints = layers_ns({layer: table}, (layer,), (), 0, queries).sum(axis=1)
+    return ns
 
 
 def taken_off(layers: list[LayerTime], ns: int) -> list[LayerTime]:

@@ -14,6 +14,7 @@ from simulator.network.dialect import Dialect
 from simulator.network.replay import replay
 from simulator.network.step_trace import LayerShapes, Row, rows_trace, step_rows
 from simulator.network.trace import Trace
+from simulator.profile_tables import element_types
 from simulator.simulation import point_bundle, prepare, run
 from simulator.step_layers import StepLayers, StepSize
 
@@ -92,10 +93,11 @@ def shapes_of(point: Point, ranks: int) -> LayerShapes:
         if getattr(model, field) % ranks:
             expected = f"a divisor of the model's {field} ({getattr(model, field)})"
             raise InputError("network", "dimensions[0].ranks", ranks, expected)
-    kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+    dtype, kv_dtype = element_types(point)
     return LayerShapes(
         model=model,
         ranks=ranks,
-        element_bytes=model.bytes_per_element(engine.dtype),
+        element_bytes=model.bytes_per_element(dtype),
         kv_element_bytes=model.bytes_per_element(kv_dtype),
+        matrix_element_bytes=model.bytes_per_element(engine.quantization or dtype),
     )

@@ -1,7 +1,7 @@
 """One serving step as rows: what LLMServingSim's text trace says, and what every rank runs.
 
-All ranks run the same rows. With tensor parallelism they add up partial results after a row that
-`reduced_by` names, over the innermost dimension.
+All ranks run the same rows. Tensor-parallel ranks add up partial results over the innermost dimension:
+where the tables have a layer for it, else after REDUCED_LAYERS.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from profiles.architecture import ALL_REDUCE
 from profiles.errors import InputError
 from profiles.model import ModelConfig
 from simulator.network.config import CollectiveKind, NetworkConfig
 from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Trace
 from simulator.step_layers import LayerTime, StepSize
 
-ALL_REDUCE = "all_reduce"
 REDUCED_LAYERS = ("o_proj", "down_proj", "moe")
-"""After these vLLM's tensor-parallel ranks add up what they have."""
+"""After these LLMServingSim's tensor-parallel ranks add up what they have."""
 TOKEN_BYTES = 4
 """Of a token id."""
 
@@ -37,16 +37,22 @@ class Row:
 
 @dataclass(frozen=True)
 class LayerShapes:
-    """Bytes in, of weights and out of a layer on one of `ranks` tensor-parallel ranks."""
+    """Bytes in, of weights and out of a layer on one of `ranks` tensor-parallel ranks.
+
+    Bytes of an element are those of activations, of the KV cache, and of the weights of projections
+    and experts, which quantization makes smaller.
+    """
 
     model: ModelConfig
     ranks: int
     element_bytes: int
     kv_element_bytes: int
+    matrix_element_bytes: int
 
     def sizes(self, layer: str, size: StepSize) -> tuple[int, int, int]:
         """Layers that are not known here pass the hidden states on and have no weights."""
         m, e, r = self.model, self.element_bytes, self.ranks
+        w = self.matrix_element_bytes
         tokens, sequences = size.num_tokens, size.num_requests
         q = m.num_attention_heads * m.head_dim // r
         kv = max(1, m.num_key_value_heads // r) * m.head_dim
@@ -58,15 +64,15 @@ class LayerShapes:
         known = {
             "embedding": (tokens * TOKEN_BYTES, vocab * m.hidden_size * e, hidden),
             "layernorm": (hidden, m.hidden_size * e, hidden),
-            "qkv_proj": (hidden, m.hidden_size * (q + 2 * kv) * e, tokens * (q + 2 * kv) * e),
+            "qkv_proj": (hidden, m.hidden_size * (q + 2 * kv) * w, tokens * (q + 2 * kv) * e),
             "qk_norm": (tokens * (q + kv) * e, 2 * m.head_dim * e, tokens * (q + kv) * e),
             "rotary_emb": (tokens * (q + kv) * e, 0, tokens * (q + kv) * e),
             "attention": (tokens * q * e + kv_read, 0, tokens * q * e),
-            "o_proj": (tokens * q * e, q * m.hidden_size * e, hidden),
-            "gate_up_proj": (hidden, 2 * m.hidden_size * mlp * e, 2 * tokens * mlp * e),
+            "o_proj": (tokens * q * e, q * m.hidden_size * w, hidden),
+            "gate_up_proj": (hidden, 2 * m.hidden_size * mlp * w, 2 * tokens * mlp * e),
             "act_fn": (2 * tokens * mlp * e, 0, tokens * mlp * e),
-            "down_proj": (tokens * mlp * e, mlp * m.hidden_size * e, hidden),
-            "moe": (hidden, m.experts * (m.hidden_size + expert) * e, hidden),
+            "down_proj": (tokens * mlp * e, mlp * m.hidden_size * w, hidden),
+            "moe": (hidden, m.experts * (m.hidden_size * e + expert * w), hidden),
             "final_layernorm": (hidden, m.hidden_size * e, hidden),
             "lm_head": (
                 sequences * m.hidden_size * e,

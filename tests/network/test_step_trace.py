@@ -45,7 +45,7 @@ NAMES = ("embedding", "qkv_proj", "attention", "o_proj", "gate_up_proj", "down_p
 
 def rows(ranks: int = 1, names: tuple[str, ...] = NAMES, **changes: Any) -> list[Row]:
     layers = [LayerTime(name, -1, 100 + i) for i, name in enumerate(names)]
-    shapes = LayerShapes(LLAMA_8B, ranks, 2, 2)
+    shapes = LayerShapes(LLAMA_8B, ranks, 2, 2, 2)
     return step_rows(layers, SIZE, shapes, make_network(ranks, **changes))
 
 
@@ -61,6 +61,13 @@ def test_sizes_of_a_rank() -> None:
     assert of_four["qkv_proj"].weight_bytes * 4 == found["qkv_proj"].weight_bytes
     assert of_four["down_proj"].input_bytes * 4 == found["down_proj"].input_bytes
     assert of_four["down_proj"].output_bytes == found["down_proj"].output_bytes == 81920
+
+
+def test_quantized_projections_are_smaller() -> None:
+    shapes = LayerShapes(LLAMA_8B, 1, 2, 1, 1)
+    assert shapes.sizes("qkv_proj", SIZE) == (81920, 4096 * 6144, 122880)
+    assert shapes.sizes("embedding", SIZE)[1] == 128256 * 4096 * 2
+    assert shapes.sizes("attention", SIZE)[0] == 81920 + 2 * 1024 * 126
 
 
 def test_ranks_add_up_after_attentions_output_and_after_the_mlp() -> None:

@@ -17,7 +17,7 @@ from orchestrator.cli import main
 from simulator.network.chakra import decoded
 from tests.network.make import dimension
 from tests.orchestrator.astra_fakes import BINARY, DIALECT, program
-from tests.profiles.bundles import write_variant
+from tests.profiles.bundles import write_two_ranks, write_variant
 from tests.simulator.point import point_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +140,23 @@ def test_a_wrong_network_is_told_before_anything_runs(point: Path, tmp_path: Pat
     assert result.output.startswith(f"servesweep: {path}: links: got 3, expected no such field")
 
 
+def test_ranks_are_those_of_the_point(tmp_path: Path) -> None:
+    path, links, out = (tmp_path / name for name in ("point.yaml", "network.yaml", "out"))
+    bundle = write_two_ranks(tmp_path)
+    data = point_data(profile={"bundle": str(bundle)}, engine__tensor_parallel_size=2)
+    path.write_text(yaml.safe_dump(data))
+    links.write_text(yaml.safe_dump({**NETWORK, "dimensions": [dimension(4)]}))
+    arguments = ("astra", "export", path, "--step", "0", "--network", links, "--out", out)
+    result = servesweep(*arguments)
+    assert result.exit_code == 2
+    assert "dimensions[0].ranks: got 4, expected engine.tensor_parallel_size (2)" in result.output
+    links.write_text(yaml.safe_dump({**NETWORK, "dimensions": [dimension(2)]}))
+    assert servesweep(*arguments).exit_code == 0
+    text = (out / "llmservingsim/step_000000/trace.txt").read_text()
+    assert text.count("ALLREDUCE") == 1 + 2 * 2
+    assert "all_reduce" not in text
+
+
 def answers(tmp_path: Path, *cycles: int) -> Path:
     """A program that says one of these a run, in turn."""
     return program(
@@ -167,7 +184,7 @@ def test_check_prints_both_and_their_difference(point: Path, tmp_path: Path) -> 
     result = servesweep(*arguments, same)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[1].split() == ["0", *[str(first)] * 3, "+0", "+0"]
-    assert "2 steps of 1 ranks are equal" in result.output
+    assert "2 steps are equal; ranks: 1" in result.output
     (tmp_path / "asked").unlink()
     result = servesweep(*arguments, answers(tmp_path, first, second - 3))
     assert result.exit_code == 1
@@ -198,7 +215,7 @@ def test_check_with_the_real_program(point: Path, network: Path) -> None:
     for ranks, links in ((1, ()), (6, ("--network", network))):
         result = servesweep("astra", "check", point, *steps, "--dialect", DIALECT, *links)
         assert result.exit_code == 0, result.output
-        assert f"3 steps of {ranks} ranks are equal" in result.output
+        assert f"3 steps are equal; ranks: {ranks}" in result.output
 
 
 def test_commands_import_what_they_need_when_they_run() -> None:

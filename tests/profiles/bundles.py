@@ -126,3 +126,11 @@ def write_variant(root: Path, seed: int = 0, tps: Sequence[int] = (1,), **change
         header = "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples"
         write_csv(part / "skew_fit.csv", header, skew_rows(rng))
     return folder
+
+
+def write_two_ranks(root: Path) -> Path:
+    """A variant measured on one and on two ranks, with the all-reduce of two; returns its folder."""
+    folder = write_variant(root, seed=5, tps=(1, 2))
+    with (folder / "tp2/dense.csv").open("a", newline="") as file:
+        csv.writer(file).writerows(("all_reduce", tokens, 10 + tokens) for tokens in TOKENS)
+    return folder

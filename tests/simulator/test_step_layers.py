@@ -9,7 +9,7 @@ import pytest
 
 from simulator.simulation import point_bundle, prepare, run
 from simulator.step_layers import LayerTime, StepLayers, StepSize, taken_off
-from tests.profiles.bundles import write_variant
+from tests.profiles.bundles import write_two_ranks, write_variant
 from tests.simulator.point import make_point
 from tests.simulator.points import MODES, PRESSURE
 
@@ -63,6 +63,17 @@ def test_layers_run_in_the_models_order(tmp_path: Path) -> None:
     assert [layer.block for layer in layers] == [-1, *[0] * 9, *[1] * 9, -1, -1, -1]
     attention = {layer.ns for layer in layers if layer.layer == "attention"}
     assert len(attention) == 1
+
+
+def test_measured_all_reduces_are_parts(tmp_path: Path) -> None:
+    steps = split(
+        profile={"bundle": str(write_two_ranks(tmp_path))}, engine__tensor_parallel_size=2
+    )
+    for size, layers in steps:
+        assert sum(layer.ns for layer in layers) == size.device_ns
+    names = [layer.layer for layer in steps[0][1]]
+    assert names.count("all_reduce") == 1 + 2 * 2
+    assert names[:2] == ["embedding", "all_reduce"]
 
 
 def test_a_law_is_one_part() -> None:
