@@ -26,14 +26,14 @@ Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_na
 FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
-# What InfiniLM's scheduler has no counterpart of.
-VLLM_ALONE = (
-    "async_scheduling",
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "null_block",
-    "scheduler_reserve_full_isl",
-)
+# Settings of vLLM's scheduler that InfiniLM's does not have, and as what it behaves; None: as neither.
+VLLM_ALONE = {
+    "async_scheduling": False,
+    "enable_chunked_prefill": False,
+    "long_prefill_token_threshold": 0,
+    "null_block": False,
+    "scheduler_reserve_full_isl": None,
+}
 
 
 class Frozen(BaseModel):
@@ -87,11 +87,11 @@ class EngineConfig(Frozen):
 
     @property
     def without_effect(self) -> dict[str, object]:
-        """Settings of vLLM's scheduler that were given and that InfiniLM's does not have."""
+        """Settings that were given and that InfiniLM's scheduler does not follow."""
         if not self.is_infinilm:
             return {}
-        given = [f for f in VLLM_ALONE if f in self.model_fields_set]
-        return {field: getattr(self, field) for field in given}
+        given = {f: getattr(self, f) for f in VLLM_ALONE if f in self.model_fields_set}
+        return {field: value for field, value in given.items() if value != VLLM_ALONE[field]}
 
     @model_validator(mode="after")
     def _admission_is_infinilms(self) -> Self:
