@@ -114,7 +114,7 @@ def test_what_is_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected an existing file"):
         load_manifest(tmp_path / "none.json")
     (tmp_path / "m.json").write_text("{")
-    with pytest.raises(InputError, match="line 1, column 2.*valid JSON"):
+    with pytest.raises(InputError, match=r"line 1, column 2.*valid JSON"):
         load_manifest(tmp_path / "m.json")
 
 
