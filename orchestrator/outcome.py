@@ -103,6 +103,8 @@ def metrics_of(result: Result) -> dict[str, float]:
         ),
     }
     flat |= {f"time_share/{name}": share for name, share in summary["time_by_source"].items()}
+    if "peak_reserved_decode_blocks" in kv:
+        flat["kv/peak_reserved_decode_blocks"] = kv["peak_reserved_decode_blocks"]
     for wave in summary.get("waves", []):
         for statistic, value in (wave["ttft_ms"] or {}).items():
             flat[f"wave{wave['wave']}/ttft_ms/{statistic}"] = value
