@@ -27,7 +27,7 @@ from simulator.core.latency import Latency
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
-from simulator.progress import run_to_end
+from simulator.progress import SimulationError, run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.step_tables import ModeTimes, linear_law, step_sources, step_tables
 from simulator.summary import summarize
@@ -169,7 +169,11 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
     )
     if workload.wave is None or point.arrivals == "recorded":
         return prepared
-    arrival_ns = wave_arrivals(workload, hashes, prepared.settings, latency)
+    try:
+        arrival_ns = wave_arrivals(workload, hashes, prepared.settings, latency)
+    except SimulationError as error:
+        expected = f"waves that are served; {error}"
+        raise InputError(source, "workload", workload.source, expected) from None
     return replace(prepared, arrival_ns=arrival_ns)
 
 

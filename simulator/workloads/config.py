@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from profiles.errors import FieldError
 from simulator.workloads.distributions import Settings
 from simulator.workloads.generate import GenerateConfig, generate
 from simulator.workloads.llmservingsim import load_jsonl
@@ -59,6 +60,9 @@ class WorkloadConfig(Settings):
     def _check(self) -> WorkloadConfig:
         if sum(getattr(self, name) is not None for name in SOURCES) != 1:
             raise ValueError(f"exactly one of {', '.join(SOURCES)}")
+        if self.manifest is not None and self.rate_scale != 1:
+            expected = "1, because the waves of a manifest come when those before have first tokens"
+            raise FieldError("rate_scale", self.rate_scale, expected)
         return self
 
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.admission import compiled_loops, engine_with
 from benchmarks.manifests import FOLDER
 from profiles.errors import InputError
-from simulator import simulate
+from simulator import SimulationError, prepare, simulate
 from simulator.build import ADMISSIONS as CODES
 from simulator.build import EngineSettings, build_engine
 from simulator.core import admission as rules
@@ -354,6 +354,21 @@ class TestPoint:
         result = simulate(point, steps=True)
         longest = max(result.steps["num_tokens"].to_pylist())
         assert longest == max(result.requests["prompt_tokens"].to_pylist()) > 8
+
+
+def test_waves_that_never_come_are_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wave that cannot be served has no successor; a sweep says so before anything runs."""
+
+    def stuck(*_: object) -> None:
+        raise SimulationError("no progress after step 7")
+
+    monkeypatch.setattr("simulator.waves.run_to_end", stuck)
+    workload = {"manifest": str(FOLDER / "fixed.json")}
+    point = make_point(
+        engine__max_model_len=2048, model__max_position_embeddings=2048, workload=workload
+    )
+    with pytest.raises(InputError, match=r"workload: got 'manifest fixed', .* no progress after"):
+        prepare(point)
 
 
 def test_waves_wait_for_first_tokens() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.manifests import FOLDER, LENGTHS, manifests
-from profiles.errors import InputError
+from profiles.errors import InputError, parse_model
 from simulator.workloads import WorkloadConfig, load_workload
 from simulator.workloads.manifest import Manifest, load_manifest
 
@@ -64,6 +64,12 @@ def test_as_a_workload(tmp_path: Path) -> None:
     assert first.request_ids == ["a", "b"]
     assert first.wave is not None and first.wave.tolist() == [0, 0]
     assert first.max_tokens is not None and first.max_tokens.tolist() == [5, 5]
+
+
+def test_waves_have_no_rate(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.json", ask("a", 1))
+    with pytest.raises(InputError, match=r"rate_scale: got 2.0, expected 1, because the waves"):
+        parse_model(WorkloadConfig, {"manifest": path, "rate_scale": 2.0}, "point.yaml")
 
 
 def test_contents_tell_manifests_apart(tmp_path: Path) -> None:
