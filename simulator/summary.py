@@ -73,6 +73,7 @@ def engine_as_run(prepared: Prepared) -> dict[str, Any]:
         **prepared.point.engine.model_dump(mode="json"),
         "max_model_len": prepared.max_model_len,
         "async_scheduling": prepared.overhead.async_scheduling,
+        "null_block": prepared.settings.null_block,
     }
 
 

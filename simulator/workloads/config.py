@@ -49,7 +49,7 @@ class WorkloadConfig(Settings):
     def path(self) -> Path | None:
         """The file that is read, if one is."""
         trace = self.csv or self.mooncake
-        return self.jsonl if trace is None else trace.path
+        return trace.path if trace is not None else self.jsonl or self.manifest
 
     @field_validator("csv", "mooncake", mode="before")
     @classmethod

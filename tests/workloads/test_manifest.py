@@ -60,6 +60,7 @@ def test_as_a_workload(tmp_path: Path) -> None:
     assert workload.max_tokens is not None and workload.max_tokens.tolist() == [5, 5, 5]
     assert workload.wave is not None and workload.wave.tolist() == [0, 0, 1]
     assert workload.manifest_id == manifest.content_id
+    assert WorkloadConfig(manifest=path).path == path
     first = load_workload(WorkloadConfig(manifest=path, limit=2), Path())
     assert first.request_ids == ["a", "b"]
     assert first.wave is not None and first.wave.tolist() == [0, 0]
