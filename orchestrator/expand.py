@@ -47,7 +47,7 @@ class SweepPoint:
 
     @property
     def usable_blocks(self) -> int:
-        return self.prepared.capacity.num_gpu_blocks - self.prepared.point.engine.null_block
+        return self.prepared.settings.num_usable_blocks
 
 
 def expand(sweep: SweepFile, path: Path) -> list[SweepPoint]:

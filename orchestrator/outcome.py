@@ -39,7 +39,7 @@ def finished(point_id: str, result: Result, truth: Truth | None) -> dict[str, An
     outcome = {"point_id": point_id, "status": "finished", "metrics": metrics, "notes": notes}
     kv = result.summary["kv"]
     if kv["capacity_inert"]:
-        outcome["enough_blocks"] = kv["distinct_blocks_used"]
+        outcome["enough_blocks"] = kv["enough_blocks"]
     return outcome
 
 
@@ -49,7 +49,7 @@ def proven(job: Job, result: Result, truth: Truth | None) -> Iterator[dict[str, 
     if not kv["capacity_inert"]:
         return
     for sibling in job.siblings:
-        if sibling.usable_blocks >= kv["distinct_blocks_used"]:
+        if sibling.usable_blocks >= kv["enough_blocks"]:
             outcome = finished(sibling.point_id, _in_pool(result, sibling), truth)
             yield outcome | {"proven_by": job.point_id, "wall_s": 0.0}
 
@@ -103,4 +103,9 @@ def metrics_of(result: Result) -> dict[str, float]:
         ),
     }
     flat |= {f"time_share/{name}": share for name, share in summary["time_by_source"].items()}
+    if "peak_reserved_decode_blocks" in kv:
+        flat["kv/peak_reserved_decode_blocks"] = kv["peak_reserved_decode_blocks"]
+    for wave in summary.get("waves", []):
+        for statistic, value in (wave["ttft_ms"] or {}).items():
+            flat[f"wave{wave['wave']}/ttft_ms/{statistic}"] = value
     return {name: float(value) for name, value in flat.items()}

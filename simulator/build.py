@@ -15,6 +15,11 @@ from simulator.prefix import BlockHashes
 from simulator.step_tables import new_outside
 from simulator.workloads import Workload
 
+ADMISSIONS = {
+    "legacy": state.LEGACY,
+    "exact-scan": state.EXACT_SCAN,
+    "incremental": state.INCREMENTAL,
+}
 INITIAL_STEPS = 8192
 INITIAL_INTERVALS = 16384
 
@@ -45,6 +50,9 @@ class EngineSettings:
     long_prefill_token_threshold: int = 0
     scheduler_reserve_full_isl: bool = True
     policy: str = "fcfs"
+    engine: str = "vllm"
+    admission: str = "legacy"
+    """Of engine infinilm: legacy, exact-scan or incremental."""
     async_scheduling: bool = False
     host_ns_per_step: int = 0
     host_ns_per_request: int = 0
@@ -58,6 +66,10 @@ class EngineSettings:
     def num_usable_blocks(self) -> int:
         return self.num_gpu_blocks - 1 if self.null_block else self.num_gpu_blocks
 
+    @property
+    def is_infinilm(self) -> bool:
+        return self.engine == "infinilm"
+
 
 def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
     """Tokens at which each request is finished: prompt plus output, or max_model_len."""
@@ -66,14 +78,28 @@ def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
     return end
 
 
+def num_life_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
+    """Tokens each request may grow to, as its max_tokens says: what InfiniLM reserves blocks for."""
+    most = workload.num_output_tokens if workload.max_tokens is None else workload.max_tokens
+    life: NDArray[np.int64] = np.minimum(
+        workload.num_prompt_tokens.astype(np.int64) + most, max_model_len
+    )
+    return life
+
+
 def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
     """Requests that can never run, with the reason. Their sessions end with them.
 
     vLLM's front end refuses a prompt that leaves no room for a token. A request that outgrows the
-    whole pool would make vLLM wait for ever; here it is refused. The last token needs no slot.
+    whole pool would make vLLM wait for ever; here it is refused. The last token needs no slot, but
+    InfiniLM reserves one for it, and for every other token that max_tokens allows.
     """
     prompts = workload.num_prompt_tokens
-    slots = end_num_tokens(workload, settings.max_model_len) - 1
+    slots = (
+        num_life_tokens(workload, settings.max_model_len)
+        if settings.is_infinilm
+        else end_num_tokens(workload, settings.max_model_len) - 1
+    )
     blocks = -(-slots // settings.block_size)
     too_long = prompts >= settings.max_model_len
     too_large = blocks > settings.num_usable_blocks
@@ -121,11 +147,17 @@ def build_engine(
     order = roots[np.argsort(arrival[roots], kind="stable")].astype(np.int32)
     counters = _one(state.COUNTERS)
     counters.num_to_come = n - len(refused)
+    seats, places = settings.max_num_seqs + 1, n + 1
+    if settings.is_infinilm:
+        # Its limit is of a batch: more may run, each with a block of its own. Deferred requests go
+        # to the end of the queue, see core/infinilm.py.
+        seats = max(seats, min(n, settings.num_usable_blocks) + 1)
+        places *= 2
     queues = state.Queues(
-        running=np.zeros(settings.max_num_seqs + 1, np.uint32),
-        due=np.zeros(settings.max_num_seqs + 1, np.int64),
+        running=np.zeros(seats, np.uint32),
+        due=np.zeros(seats, np.int64),
         preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
-        fresh=np.zeros(n + 1, np.int32),
+        fresh=np.zeros(places, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
         arrival_order=order,
         released=np.zeros(n - len(roots) + 1, np.int32),
@@ -226,6 +258,7 @@ def _infos(
         infos[field] = state.NEVER
     infos.tool_ns = workload.tool_ns
     infos.num_prompt_tokens = workload.num_prompt_tokens
+    infos.num_life_tokens = num_life_tokens(workload, settings.max_model_len)
     infos.next_in_session = state.NONE
     children = np.flatnonzero(workload.session_parent >= 0)
     children = children[~np.isin(children, list(refused))]
@@ -304,7 +337,15 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "log_events",
     ):
         record[field] = getattr(settings, field)
-    record.stride = settings.stride and settings.policy == "fcfs" and not settings.log_events
+    record.engine = state.INFINILM if settings.is_infinilm else state.VLLM
+    record.admission = ADMISSIONS[settings.admission]
+    # A prefill batch of InfiniLM's leaves out everybody who decodes: nobody keeps in stride.
+    record.stride = (
+        settings.stride
+        and settings.policy == "fcfs"
+        and not settings.log_events
+        and not settings.is_infinilm
+    )
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
     # The head of the line computes at least one token a step, so it samples within as many steps as

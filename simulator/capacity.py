@@ -41,7 +41,7 @@ def resolve_capacity(
         blocks = engine.num_gpu_blocks_override
         return Capacity(blocks, block_bytes, weight_bytes, blocks * block_bytes, True)
     num_gpu_blocks = kv_bytes // block_bytes
-    least = 2 if engine.null_block else 1
+    least = 2 if engine.keeps_null_block else 1
     if num_gpu_blocks < least:
         needed = (reserved + least * block_bytes) / card.memory_bytes
         expected = (

@@ -26,6 +26,16 @@ Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_na
 FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
+# Settings of vLLM's scheduler that InfiniLM's does not have, and as what it behaves; None: as neither.
+VLLM_ALONE = {
+    "async_scheduling": False,
+    "enable_chunked_prefill": False,
+    "long_prefill_token_threshold": 0,
+    "null_block": False,
+    "scheduler_reserve_full_isl": None,
+}
+
+
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,6 +66,43 @@ class EngineConfig(Frozen):
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
     """vLLM keeps block 0 for itself. False hands out every block, as LLMServingSim does."""
+    engine: Literal["vllm", "infinilm"] = "vllm"
+    """Whose scheduler runs. InfiniLM prefills first, reserves blocks for a request's whole life and
+    never preempts; its limit of requests is of a batch, and it hands out every block."""
+    admission: Literal["legacy", "exact-scan", "incremental"] | None = None
+    """InfiniLM's: what a running request reserves (core/admission.py)."""
+
+    @property
+    def is_infinilm(self) -> bool:
+        return self.engine == "infinilm"
+
+    @property
+    def keeps_null_block(self) -> bool:
+        return self.null_block and not self.is_infinilm
+
+    @property
+    def runs_async(self) -> bool:
+        """Whether batches are formed ahead. InfiniLM waits for a batch before it forms the next."""
+        return self.async_scheduling and not self.is_infinilm
+
+    @property
+    def without_effect(self) -> dict[str, object]:
+        """Settings that were given and that InfiniLM's scheduler does not follow."""
+        if not self.is_infinilm:
+            return {}
+        given = {f: getattr(self, f) for f in VLLM_ALONE if f in self.model_fields_set}
+        return {field: value for field, value in given.items() if value != VLLM_ALONE[field]}
+
+    @model_validator(mode="after")
+    def _admission_is_infinilms(self) -> Self:
+        if self.is_infinilm and self.admission is None:
+            expected = "legacy, exact-scan or incremental, because engine is infinilm"
+            raise FieldError("admission", None, expected)
+        if not self.is_infinilm and self.admission is not None:
+            raise FieldError("admission", self.admission, "nothing, or engine: infinilm")
+        if self.is_infinilm and self.policy != "fcfs":
+            raise FieldError("policy", self.policy, "fcfs, because engine is infinilm")
+        return self
 
     @model_validator(mode="after")
     def _as_vllm_checks_it(self) -> Self:
@@ -82,6 +129,8 @@ class EngineConfig(Frozen):
                 length,
                 f"at most {1 << 30}, or max_model_len",
             )
+        if self.is_infinilm:
+            return
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
             raise InputError(
                 source,
@@ -233,6 +282,9 @@ class Point(Frozen):
     def _tier_is_there(self) -> Self:
         if self.prefix_storage == "none":
             return self
+        if self.engine.is_infinilm:
+            expected = "none, because engine.engine is infinilm"
+            raise FieldError("prefix_storage", self.prefix_storage, expected)
         tier = self.tiers.get(self.prefix_storage)
         if tier is None:
             known = f"none or one of tiers: {', '.join(self.tiers) or 'none there'}"
@@ -300,7 +352,7 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
 PATH_FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("hf_config",),
     "profile": ("bundle", "bundles"),
-    "workload": ("jsonl", "csv", "mooncake"),
+    "workload": ("jsonl", "csv", "mooncake", "manifest"),
 }
 
 

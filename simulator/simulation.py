@@ -27,11 +27,12 @@ from simulator.core.latency import Latency
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
-from simulator.progress import run_to_end
+from simulator.progress import SimulationError, run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.step_tables import ModeTimes, complete, linear_law, step_sources, step_tables
 from simulator.summary import summarize
 from simulator.time_sources import TimeSources, linear_sources
+from simulator.waves import wave_arrivals
 from simulator.workloads import Workload, WorkloadConfig, load_workload
 
 
@@ -53,13 +54,32 @@ class Prepared:
 
     @property
     def settings(self) -> EngineSettings:
-        """The scheduler's settings with everything resolved."""
+        """The scheduler's settings with everything resolved.
+
+        What InfiniLM's scheduler does not know stays at its default, so that points that differ in it
+        alone are one run.
+        """
         engine = self.point.engine
+        if engine.is_infinilm:
+            assert engine.admission is not None  # EngineConfig demands it
+            return EngineSettings(
+                num_gpu_blocks=self.capacity.num_gpu_blocks,
+                max_model_len=self.max_model_len,
+                block_size=engine.block_size,
+                null_block=False,
+                max_num_seqs=engine.max_num_seqs,
+                max_num_batched_tokens=engine.max_num_batched_tokens,
+                enable_prefix_caching=engine.enable_prefix_caching,
+                engine=engine.engine,
+                admission=engine.admission,
+                host_ns_per_step=self.overhead.host_ns_per_step,
+                host_ns_per_request=self.overhead.host_ns_per_request,
+            )
         return EngineSettings(
             num_gpu_blocks=self.capacity.num_gpu_blocks,
             max_model_len=self.max_model_len,
             block_size=engine.block_size,
-            null_block=engine.null_block,
+            null_block=engine.keeps_null_block,
             max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.max_num_batched_tokens,
             enable_prefix_caching=engine.enable_prefix_caching,
@@ -121,17 +141,20 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
     max_model_len = point.engine.resolved_max_model_len(point.model)
     notes = modelled_note(point)
     tokens = capacity.num_gpu_blocks * point.engine.block_size
-    if tokens < max_model_len:
+    if tokens < max_model_len and not point.engine.is_infinilm:
         notes.append(
             f"vLLM would not start: the KV cache holds {tokens} tokens, max_model_len is "
             f"{max_model_len}"
         )
-    if max_model_len > point.model.max_position_embeddings:
+    if max_model_len > point.model.max_position_embeddings and not point.engine.is_infinilm:
         notes.append(
             f"vLLM would not start: max_model_len {max_model_len} is beyond the model's "
             f"max_position_embeddings {point.model.max_position_embeddings}"
         )
-    return Prepared(
+    without_effect = ", ".join(f"{n} {v}" for n, v in point.engine.without_effect.items())
+    if without_effect:
+        notes.append(f"without effect, because engine is infinilm: {without_effect}")
+    prepared = Prepared(
         point,
         workload,
         arrival_ns,
@@ -144,6 +167,14 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
         max_model_len,
         tuple(notes),
     )
+    if workload.wave is None or point.arrivals == "recorded":
+        return prepared
+    try:
+        arrival_ns = wave_arrivals(workload, hashes, prepared.settings, latency)
+    except SimulationError as error:
+        expected = f"waves that are served; {error}"
+        raise InputError(source, "workload", workload.source, expected) from None
+    return replace(prepared, arrival_ns=arrival_ns)
 
 
 def run(
@@ -222,10 +253,13 @@ def _latency(
             f"{bundle.model}, measured as {bundle.architecture.name}",
             f"tables of a {point.model.model_type} model",
         )
+    longest_batch = point.engine.max_num_batched_tokens
+    if point.engine.is_infinilm:  # a longer prompt runs alone
+        longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
     latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
-        point.engine.max_num_batched_tokens,
+        longest_batch,
         point.engine.max_num_seqs,
         overhead.capture_sizes,
         point.overhead.pad_to_capture_size,

@@ -13,6 +13,7 @@ counted it).
 
 from __future__ import annotations
 
+from simulator.core import infinilm
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, entry
 from simulator.core.latency import step_ns
@@ -26,6 +27,7 @@ from simulator.core.state import (
     LOG_FULL,
     REACHED_UNTIL,
     STUCK,
+    VLLM,
     Engine,
     Record,
 )
@@ -125,7 +127,10 @@ def form_batch(engine: Engine) -> int:
     preempted_queries = pool.preempted_queries
     preempted_hits = pool.preempted_hits
 
-    schedule(engine, slot)
+    if settings.engine == VLLM:
+        schedule(engine, slot)
+    else:
+        infinilm.schedule(engine, slot)
     counters.finished_to_report = 0
     counters.num_batches += 1
     batch.step = counters.num_steps

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
+from simulator.core.admission import release_reservation
 from simulator.core.arrivals import release_next_call
 from simulator.core.jit import compiled
 from simulator.core.log import log_finished, log_inter_token_time
 from simulator.core.request_queue import remove_preempted_request
-from simulator.core.state import FINISHED, NEVER, NONE, PREEMPTED, RUNNING, Engine
+from simulator.core.state import FINISHED, INFINILM, NEVER, NONE, PREEMPTED, RUNNING, Engine
 from simulator.core.tier import write_through
 
 
@@ -23,6 +24,7 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     counters = engine.queues.counters[0]
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
+    infinilm = engine.settings[0].engine == INFINILM
     now_ns = counters.now_ns
     num_sampled = batch.num_strided
     num_finished = 0
@@ -54,6 +56,8 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
             request.num_output_placeholders = placeholders
             if request.status == RUNNING and request.stride_from == NONE:
                 kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens - placeholders)
+        elif infinilm:  # indexes blocks when they have been computed, not when they are given
+            kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens)
         if num_tokens >= request.end_num_tokens:
             finish(engine, entry.request)
             num_finished += 1
@@ -72,6 +76,8 @@ def finish(engine: Engine, r: int) -> None:
     if request.status == PREEMPTED:
         remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
+    if engine.settings[0].engine == INFINILM:
+        release_reservation(engine, r)
     kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1

@@ -24,6 +24,12 @@ FOREVER = np.iinfo(np.int64).max
 # Request.status
 UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED = range(6)
 
+# Settings.engine: whose scheduler forms the batches
+VLLM, INFINILM = range(2)
+
+# Settings.admission, InfiniLM's: what a running request reserves
+LEGACY, EXACT_SCAN, INCREMENTAL = range(3)
+
 # Settings.policy
 FCFS, PRIORITY = range(2)
 
@@ -68,6 +74,7 @@ REQUEST_INFO = _record(
         "num_prompt_tokens": "i4",
         "next_in_session": "i4",
         "num_external_tokens": "i4",  # of num_cached_tokens, those a storage tier gave
+        "num_life_tokens": "i4",  # prompt plus the most it may generate (admission.py)
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
     }
@@ -134,6 +141,8 @@ POOL = _record(
 
 SETTINGS = _record(
     {
+        "engine": "i8",
+        "admission": "i8",
         "max_num_seqs": "i8",
         "max_num_batched_tokens": "i8",
         "max_model_len": "i8",
@@ -182,6 +191,10 @@ COUNTERS = _record(
         "num_generated_tokens": "i8",
         "hit_tokens_all_admissions": "i8",
         "admissions": "i8",
+        # InfiniLM's (admission.py)
+        "num_reserved_decode_blocks": "i8",
+        "peak_reserved_decode_blocks": "i8",
+        "peak_required_blocks": "i8",  # a pool this large accepts whatever was accepted
     }
 )
 
@@ -245,7 +258,7 @@ STEP = _record(
         "prefix_hits": "i4",
         "preempted_queries": "i4",
         "preempted_hits": "i4",
-        "_pad": "i4",
+        "num_reserved_decode_blocks": "i4",  # InfiniLM's, after the batch was formed
     }
 )
 
@@ -296,7 +309,7 @@ class Queues(NamedTuple):
     running: NDArray[np.uint32]  # unsigned: numba then need not ask whether an index is negative
     due: NDArray[np.int64]  # beside running: from which batch on the plain rules apply again
     preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
-    fresh: NDArray[np.int32]  # fcfs: in order of arrival
+    fresh: NDArray[np.int32]  # fcfs: in order of arrival; InfiniLM: who was deferred goes last
     heap: NDArray[np.int32]  # priority policy: everyone who waits
     arrival_order: NDArray[np.int32]
     released: NDArray[np.int32]  # heap of session calls whose arrival became known
@@ -321,7 +334,7 @@ class Log(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """One vLLM instance."""
+    """One instance: of vLLM, or of InfiniLM on the same pool."""
 
     settings: Records  # SETTINGS[1]
     kv: KVCache
