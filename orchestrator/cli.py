@@ -17,6 +17,7 @@ import click
 from orchestrator import cli_profiles
 from orchestrator.cli_astra import astra
 from orchestrator.cli_errors import EXISTING_FILE, FOLDER, fail, reports_errors
+from orchestrator.cli_truth import truth
 
 if TYPE_CHECKING:
     from orchestrator.session import Session
@@ -48,6 +49,7 @@ def main() -> None:
 
 
 main.add_command(astra)
+main.add_command(truth)
 
 
 @main.command()
