@@ -98,3 +98,35 @@ def record(
         fail(str(error), 1)
     click.echo(recorded.overview())
     click.echo(f"recorded in {out}")
+
+
+@truth.command()
+@click.argument("folders", type=FOLDER, nargs=-1, required=True, metavar="FOLDER...")
+@click.option(
+    "--host-from",
+    type=FOLDER,
+    help="Another recording: its host time per step and request is given to the simulator.",
+)
+@reports_errors
+def check(folders: tuple[Path, ...], host_from: Path | None) -> None:
+    """Compare the simulator with recordings: every step, then latencies end to end.
+
+    Exits with 1 if a step differs.
+    """
+    from orchestrator.recording.check import check_steps, end_to_end, host_time, load_recorded
+    from orchestrator.recording.report import check_lines, host_line
+
+    overhead: dict[str, Any] = {}
+    if host_from is not None:
+        host = host_time(load_recorded(host_from))
+        overhead = host.overhead()
+        click.echo(host_line(host_from, host))
+    differs = False
+    for folder in folders:
+        recorded = load_recorded(folder)
+        steps = check_steps(recorded)
+        comparison, result = end_to_end(recorded, overhead)
+        click.echo("\n".join(check_lines(recorded, steps, comparison, result)))
+        differs = differs or steps.first_difference is not None
+    if differs:
+        sys.exit(1)

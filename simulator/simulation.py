@@ -198,7 +198,7 @@ def run(
 
 
 def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.int64]:
-    """When the recorded run queued each request, from the workload's first arrival on.
+    """When each request of the recorded run began, from the workload's first arrival on.
 
     The recording must be of this workload: as many requests, of the same lengths, in this order.
     """
@@ -215,7 +215,7 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
             raise InputError(
                 f"{path}, line {r + 1}", name, int(theirs[r]), f"{int(ours[r])} as in the workload"
             )
-    arrival: NDArray[np.int64] = recorded.queued_ns() + int(workload.arrival_ns.min())
+    arrival: NDArray[np.int64] = recorded.begin_ns() + int(workload.arrival_ns.min())
     return arrival
 
 
