@@ -212,9 +212,9 @@ def _requests(path: Path) -> Iterator[_Request]:
         if request.request_id in known:
             raise InputError(where, "request_id", request.request_id, "an id of its own")
         known.add(request.request_id)
-        moments = ("sent_ts", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
-        if request.sent_ts is None:
-            moments = moments[1:]
+        moments = ["queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"]
+        if request.sent_ts is not None:
+            moments.insert(0, "sent_ts")
         for earlier, later in itertools.pairwise(moments):
             if getattr(request, later) < getattr(request, earlier):
                 expected = f"at least {earlier} ({getattr(request, earlier)})"

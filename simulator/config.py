@@ -273,7 +273,7 @@ class Point(Frozen):
     """Which of `tiers` keeps prefixes that the device evicts."""
     tiers: dict[Literal["cpu", "cxl"], TierConfig] = {}
     arrivals: Literal["workload", "recorded"] = "workload"
-    """When requests arrive: as the workload says, or as those of `recorded_run` began: when the client sent
+    """When requests arrive: as the workload says, or as `recorded_run` has it: when the client sent
     them, where that was recorded, else when the engine queued them."""
     recorded_run: Path | None = None
     check_invariants: Flag = False

@@ -97,9 +97,10 @@ def load_recording(
     if known:
         expected["num_gpu_blocks"] = prepared.capacity.num_gpu_blocks
         arguments["num_gpu_blocks_override"] = prepared.capacity.num_gpu_blocks
-    for name in extra:
+    for name, given in extra.items():
         if name in arguments:
-            raise InputError("--engine-arg", name, extra[name], "an argument that no point sets")
+            free = "an argument that the point does not set"
+            raise InputError("command line", f"--engine-arg {name}", given, free)
     return Recording(
         source=path,
         mapping=mapping,

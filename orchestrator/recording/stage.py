@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from profiles.errors import InputError
@@ -103,10 +104,8 @@ def run_inside(
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End the process and everything it started, which has its session to itself."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -20,6 +20,7 @@ requests.jsonl, from 0. Times are ns from the start of the workload.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -111,9 +112,9 @@ class _Line(Foreign):
     update_ns: Count
     formed_before_update: Count
     sched: list[tuple[Count, Count] | tuple[Count, Count, Count]]
-    preempted: list[Count] = []
-    finished: list[Count] = []
-    added: list[tuple[Count, Time]] = []
+    preempted: list[Count] = Field(default_factory=list)
+    finished: list[Count] = Field(default_factory=list)
+    added: list[tuple[Count, Time]] = Field(default_factory=list)
     device_ns: tuple[Time, Time] | None = None
     running: Count
     waiting: Count
@@ -186,7 +187,7 @@ def host_ns(steps: Sequence[Step]) -> tuple[Any, Any]:
     next, less the device's time. Needs recorded device times.
     """
     host, requests = [], []
-    for step, following in zip(steps, steps[1:], strict=False):
+    for step, following in itertools.pairwise(steps):
         if step.device_ns is None or not step.sched or not step.running_after:
             continue
         device = step.device_ns[1] - step.device_ns[0]

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any
 
-from orchestrator.recording.inside.files import Requests, load_latency
-from orchestrator.recording.inside.log import DEVICE, log, request_number
-from simulator.core.latency import step_ns
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import ModelRunnerOutput
+
+from orchestrator.recording.inside.files import Requests, load_latency
+from orchestrator.recording.inside.log import DEVICE, log, request_number
+from simulator.core.latency import step_ns
 
 LATENCY, WORKLOAD = "SERVESWEEP_LATENCY", "SERVESWEEP_WORKLOAD"  # environment: files
 ASYNC = "SERVESWEEP_ASYNC_SCHEDULING"
@@ -124,7 +125,7 @@ class DeviceModel(Executor):
         pass
 
     @property
-    def supported_tasks(self) -> tuple[str, ...]:  # type: ignore[override]
+    def supported_tasks(self) -> tuple[str, ...]:
         return ("generate",)
 
     # --- steps

@@ -23,17 +23,15 @@ ADDED, SCHEDULED, DEVICE, UPDATED = range(4)
 LOG_FOLDER = "SERVESWEEP_STEP_LOG"  # environment variable: where logs are written
 
 log = array("q")
-_parts = 0
 
 
 def write_part() -> None:
     """Write what was logged so far as part-<number>.log, and start the next part."""
-    global _parts
     folder = os.environ.get(LOG_FOLDER)
     if folder:
-        with (Path(folder) / f"part-{_parts}.log").open("wb") as file:
+        number = len(list(Path(folder).glob("part-*.log")))
+        with (Path(folder) / f"part-{number}.log").open("wb") as file:
             log.tofile(file)
-    _parts += 1
     del log[:]
 
 

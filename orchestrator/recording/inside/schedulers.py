@@ -9,6 +9,9 @@ from collections import deque
 from time import monotonic_ns
 from typing import Any
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
 from orchestrator.recording.inside.log import (
     ADDED,
     SCHEDULED,
@@ -17,8 +20,6 @@ from orchestrator.recording.inside.log import (
     request_number,
     write_part,
 )
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 
 
 class _Logging:

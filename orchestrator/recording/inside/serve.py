@@ -16,6 +16,11 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import StatLoggerBase
+
 from orchestrator.recording.inside.engine import (
     differences,
     engine_arguments,
@@ -26,10 +31,6 @@ from orchestrator.recording.inside.engine import (
 )
 from orchestrator.recording.inside.files import Requests
 from orchestrator.recording.inside.log import request_name
-from vllm import AsyncEngineArgs, SamplingParams
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.metrics.loggers import StatLoggerBase
 
 START_DELAY_NS = 200_000_000  # from the end of the preparations to the workload's time 0
 WARM_UP_PROMPTS = (8, 64, 256, 1024)
