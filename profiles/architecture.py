@@ -102,6 +102,11 @@ class Architecture(BaseModel):
         return Architecture(**{**fields, **changes})
 
     @property
+    def is_whole_step(self) -> bool:
+        """Whether a whole step was measured as one layer, of one model and no other."""
+        return not self.layers("dense") and not self.layers("per_sequence")
+
+    @property
     def is_moe(self) -> bool:
         return bool(self.mlp_moe)
 

@@ -54,11 +54,14 @@ def bundle_folder(point: Point) -> Path:
     if profile.bundle is not None:
         return profile.bundle
     assert profile.bundles is not None
+    return profile.bundles / point.card.name / point.model.name / variant_of(point)
+
+
+def variant_of(point: Point) -> str:
+    """The name of what weights and KV cache are stored in: bf16, fp8, bf16-kvfp8, ..."""
     dtype, kv_dtype = element_types(point)
     variant = point.engine.quantization or VARIANTS[dtype]
-    if kv_dtype != dtype:
-        variant += f"-kv{VARIANTS[kv_dtype]}"
-    return profile.bundles / point.card.name / point.model.name / variant
+    return variant if kv_dtype == dtype else f"{variant}-kv{VARIANTS[kv_dtype]}"
 
 
 def element_types(point: Point) -> tuple[str, str]:

@@ -246,7 +246,11 @@ def _latency(
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
         return latency, linear_sources(), "linear " + " ".join(map(str, values))
     bundle = load_tables(point, source)
-    if bundle.architecture.name != point.model.model_type:
+    if bundle.architecture.is_whole_step:
+        if bundle.model != point.model.name:
+            expected = f"steps measured with {point.model.name}"
+            raise InputError(source, "profile", f"steps of {bundle.model}", expected)
+    elif bundle.architecture.name != point.model.model_type:
         raise InputError(
             source,
             "profile",

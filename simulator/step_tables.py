@@ -74,7 +74,7 @@ def step_tables(
     skew = skew_arrays(bundle.skew, max_num_batched_tokens, max_num_seqs, unfitted_alpha)
     params = one_record(
         law=core.TABLE_LAW,
-        num_layers=num_layers,
+        num_layers=attention_times(bundle, num_layers),
         num_decode_samples=num_decode_samples,
         num_skew_decode_buckets=len(bundle.skew.n_decode_edges) if bundle.skew else 0,
         **mode_fields(sizes, mode_ns),
@@ -235,6 +235,12 @@ def sequences_ns(bundle: Bundle, num_layers: int, max_num_seqs: int) -> Ints:
     return layers_ns(bundle.per_sequence, once, block, num_layers, np.arange(max_num_seqs + 1))
 
 
+def attention_times(bundle: Bundle, num_layers: int) -> int:
+    """How often a step runs what the attention grid measured."""
+    once, block = bundle.architecture.once("attention"), bundle.architecture.block("attention")
+    return len(once) + num_layers * len(block)
+
+
 def layers_ns(
     tables: dict[str, LayerTable],
     once: Sequence[str],
@@ -288,6 +294,8 @@ def whole_range(values: Ints) -> tuple[int, int]:
 
 
 def common_range(tables: dict[str, LayerTable]) -> tuple[int, int]:
+    if not tables:
+        return 0, NO_END
     first = max(int(table.keys[0]) for table in tables.values())
     last = min(int(table.keys[-1]) for table in tables.values())
     return first, last

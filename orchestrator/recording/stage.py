@@ -48,7 +48,11 @@ def check_python(python: Path) -> None:
     asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
         found = subprocess.run(
-            [str(python), "-c", asked], cwd="/", capture_output=True, timeout=60, check=False
+            [str(python.absolute()), "-c", asked],
+            cwd="/",
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError("--python", "file", f"{python} ({error})", expected) from None

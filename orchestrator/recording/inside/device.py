@@ -9,7 +9,6 @@ the workload's, where it knows them.
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any
@@ -19,14 +18,12 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import ModelRunnerOutput
 
 from orchestrator.recording.inside.files import Requests, load_latency
+from orchestrator.recording.inside.law import device_ns, sleep_until
 from orchestrator.recording.inside.log import DEVICE, log, request_number
-from simulator.core.latency import step_ns
 
 LATENCY, WORKLOAD = "SERVESWEEP_LATENCY", "SERVESWEEP_WORKLOAD"  # environment: files
 ASYNC = "SERVESWEEP_ASYNC_SCHEDULING"
 NUM_BLOCKS = "SERVESWEEP_NUM_GPU_BLOCKS"
-LONGEST = 1 << 30  # longer than any request
-SPIN_NS = 200_000  # the kernel wakes a sleeper up to so much too late: the rest is spun
 WARM_UP_TOKEN = 1
 
 
@@ -43,32 +40,6 @@ class Running(Future[Any]):
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         sleep_until(self.end_ns)
         return self.output
-
-
-def sleep_until(end_ns: int) -> None:
-    while (left := end_ns - monotonic_ns()) > 0:
-        if left > SPIN_NS:
-            time.sleep((left - SPIN_NS) / 1e9)
-
-
-def device_ns(latency: Any, outside: Any, batch: list[tuple[int, int]]) -> int:
-    """Device time of a batch of (scheduled tokens, tokens computed before), as the core sums it up."""
-    chunks = [(n, kv) for n, kv in batch if n > 1]
-    lengths = [kv for n, kv in batch if n == 1]
-    return int(
-        step_ns(
-            latency,
-            outside,
-            sum(n for n, _ in batch),
-            len(batch),
-            sum(n for n, _ in chunks),
-            sum(kv for _, kv in chunks),
-            len(lengths),
-            sum(lengths),
-            max(lengths, default=0),
-            min(lengths, default=LONGEST),
-        )
-    )
 
 
 class DeviceModel(Executor):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ADDED, SCHEDULED, DEVICE, UPDATED = range(4)
+FIXED = (3, 9, 3, 8)  # values of a record of each kind, without its lists
 LOG_FOLDER = "SERVESWEEP_STEP_LOG"  # environment variable: where logs are written
 
 log = array("q")
@@ -58,14 +59,14 @@ def records(values: Any) -> Iterator[tuple[int, list[int]]]:
     at = 0
     while at < len(data):
         kind = data[at]
-        if kind in (ADDED, DEVICE):
-            size = 3
-        elif kind == SCHEDULED:
-            size = 9 + 3 * data[at + 7] + data[at + 8]
-        elif kind == UPDATED:
-            size = 8 + data[at + 7]
-        else:
+        if not 0 <= kind < len(FIXED):
             raise ValueError(f"record of kind {kind} at {at}")
+        size = FIXED[kind]
+        if at + size <= len(data):
+            if kind == SCHEDULED:
+                size += 3 * data[at + 7] + data[at + 8]
+            elif kind == UPDATED:
+                size += data[at + 7]
         if at + size > len(data):
             raise ValueError(f"record at {at} needs {size} values, {len(data) - at} are left")
         yield kind, data[at + 1 : at + size]
