@@ -1,10 +1,10 @@
 """From what the engine left behind to a recorded folder: what `profiles/recorded.py` reads, and steps.
 
-    meta.json        configuration as resolved, versions, hardware, the command
-    requests.jsonl   a line a request, in the workload's order
-    timeseries.csv   a row a second; row t covers (t-1, t] from the start of the workload
-    steps.jsonl.gz   a line a step (steps.py)
-    point.yaml       the point, ready to replay the recording
+meta.json        configuration as resolved, versions, hardware, the command
+requests.jsonl   a line a request, in the workload's order
+timeseries.csv   a row a second; row t covers (t-1, t] from the start of the workload
+steps.jsonl.gz   a line a step (steps.py)
+point.yaml       the point, ready to replay the recording
 """
 
 from __future__ import annotations

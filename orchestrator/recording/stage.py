@@ -22,7 +22,11 @@ EMPTY = (
     "simulator/__init__.py",
     "simulator/core/__init__.py",
 )
-COPIED = ("simulator/core/latency.py", "simulator/core/jit.py", "orchestrator/recording/inside/*.py")
+COPIED = (
+    "simulator/core/latency.py",
+    "simulator/core/jit.py",
+    "orchestrator/recording/inside/*.py",
+)
 # No network, no usage reports, the same block hashes in every process, the core uncompiled.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -168,7 +168,9 @@ def read_steps(path: Path, num_requests: int) -> list[Step]:
         for entry in line.sched:
             r, tokens = entry[:2]
             if len(entry) == 2 and r not in reached:
-                raise InputError(where, "sched", entry, "computed tokens of a request's first batch")
+                raise InputError(
+                    where, "sched", entry, "computed tokens of a request's first batch"
+                )
             computed = entry[2] if len(entry) == 3 else reached[r]
             reached[r] = computed + tokens
             sched.append((r, tokens, computed))

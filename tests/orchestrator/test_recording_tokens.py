@@ -47,7 +47,7 @@ def test_blocks_are_equal_where_the_simulators_are(
     config |= {"prompt_tokens": {"uniform": [5, 90]}, "output_tokens": {"uniform": [1, 40]}}
     workload = load_workload(WorkloadConfig(generate=config), Path())
     requests = tokens(workload, vocab_size)
-    assert 0 <= requests.token_ids.min() and requests.token_ids.max() < vocab_size
+    assert requests.token_ids.min() >= 0 and requests.token_ids.max() < vocab_size
     hashes = block_hashes(workload, BLOCK)
     theirs: dict[tuple[int, ...], int] = {}
     for r, of_request in enumerate(blocks(requests)):

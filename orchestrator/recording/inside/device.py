@@ -9,6 +9,7 @@ the workload's, where it knows them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any
@@ -30,15 +31,18 @@ WARM_UP_TOKEN = 1
 class Running(Future[Any]):
     """The output of a batch, there when the device has run it. Who asks waits; no thread does."""
 
-    def __init__(self, output: ModelRunnerOutput, end_ns: int) -> None:
+    def __init__(
+        self, output: ModelRunnerOutput, end_ns: int, ended: Callable[[Any], None]
+    ) -> None:
         super().__init__()
-        self.output, self.end_ns = output, end_ns
+        self.output, self.end_ns, self.ended = output, end_ns, ended
 
     def done(self) -> bool:
         return monotonic_ns() >= self.end_ns
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         sleep_until(self.end_ns)
+        self.ended(self.output)
         return self.output
 
 
@@ -56,6 +60,7 @@ class DeviceModel(Executor):
         self.num_prompt_tokens: dict[str, int] = {}
         self.device_free_ns = 0
         self.submitted: Running | None = None
+        self.connector: Any = None
 
     @property
     def max_concurrent_batches(self) -> int:
@@ -90,7 +95,10 @@ class DeviceModel(Executor):
         pass
 
     def initialize_from_config(self, kv_cache_configs: Any) -> None:
-        pass
+        if self.vllm_config.kv_transfer_config is not None:
+            from orchestrator.recording.inside.transfers import Connector
+
+            self.connector = Connector(self.vllm_config, kv_cache_configs[0], self.block_bytes)
 
     def compile_or_warm_up_model(self) -> None:
         pass
@@ -103,6 +111,8 @@ class DeviceModel(Executor):
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         submitted_ns = monotonic_ns()
+        if self.connector is not None:
+            self.connector.begin(scheduler_output)
         names, sampled, batch = self._batch(scheduler_output)
         start_ns = end_ns = max(submitted_ns, self.device_free_ns)
         if batch:
@@ -110,10 +120,14 @@ class DeviceModel(Executor):
             self.device_free_ns = end_ns
         log.extend((DEVICE, start_ns, end_ns))
         index = {name: i for i, name in enumerate(names)}
-        output = ModelRunnerOutput(
-            req_ids=names, req_id_to_index=index, sampled_token_ids=sampled
-        )
-        self.submitted = Running(output, end_ns)
+        output = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=sampled)
+        finished = scheduler_output.finished_req_ids
+
+        def ended(output: ModelRunnerOutput) -> None:
+            if self.connector is not None:
+                output.kv_connector_output = self.connector.finished(finished)
+
+        self.submitted = Running(output, end_ns, ended)
         return self.submitted if non_block else self.submitted.result()
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
@@ -173,5 +187,3 @@ class DeviceModel(Executor):
 
     def shutdown(self) -> None:
         pass
-
-

@@ -20,7 +20,9 @@ def engine_arguments(job: dict[str, Any]) -> dict[str, Any]:
         "scheduler_cls": f"orchestrator.recording.inside.schedulers.{scheduler}",
     }
     if job["device_model"]:
-        arguments["distributed_executor_backend"] = "orchestrator.recording.inside.device.DeviceModel"
+        arguments["distributed_executor_backend"] = (
+            "orchestrator.recording.inside.device.DeviceModel"
+        )
     return arguments
 
 

@@ -48,9 +48,7 @@ class Iterations(StatLoggerBase):
     def log_engine_initialized(self) -> None:
         pass
 
-    def record(
-        self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any
-    ) -> None:
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
         if scheduler_stats is None:
             return
         seen = iteration_stats
@@ -136,7 +134,9 @@ async def warm_up(engine: AsyncLLM, longest: int) -> None:
     """A few requests of several lengths, none of the workload's."""
 
     async def one(name: str, tokens: list[int]) -> None:
-        async for _ in engine.generate({"prompt_token_ids": tokens}, sampling(WARM_UP_OUTPUT), name):
+        async for _ in engine.generate(
+            {"prompt_token_ids": tokens}, sampling(WARM_UP_OUTPUT), name
+        ):
             pass
 
     lengths = [n for n in WARM_UP_PROMPTS if n + WARM_UP_OUTPUT < longest]
