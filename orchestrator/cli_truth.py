@@ -91,9 +91,7 @@ def record(
         extra=parsed(engine_args),
     )
     try:
-        recorded = record_point(
-            recording, python, out, command=shown_command(), timeout_s=timeout
-        )
+        recorded = record_point(recording, python, out, command=shown_command(), timeout_s=timeout)
     except RecordingError as error:
         fail(str(error), 1)
     click.echo(recorded.overview())

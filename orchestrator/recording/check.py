@@ -7,19 +7,24 @@ End to end: the same point with arrivals as recorded; errors of latencies agains
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orchestrator.recording.folder import LAW
+from orchestrator.recording.inside.files import load_latency
 from orchestrator.recording.steps import FILE, Step, host_ns, read_steps
 from profiles.errors import InputError
 from profiles.recorded import RecordedRun, load_recorded_run
 from simulator.config import Point, load_point
+from simulator.core.latency import Latency
 from simulator.replay import Decision, replay_steps
 from simulator.simulation import Prepared, prepare, recorded_arrivals
+from simulator.step_tables import frozen
 
 if TYPE_CHECKING:
     from orchestrator.compare import Comparison
@@ -142,16 +147,16 @@ class HostTime:
 def host_time(recorded: Recorded) -> HostTime:
     """A least-squares line through the recorded steps' host times.
 
-    Raises InputError where the recording cannot tell: without a device model the device's time is
-    not known, and under asynchronous scheduling the host's hides behind it.
+    Raises InputError where the recording cannot tell: under asynchronous scheduling the host's time
+    hides behind the device's.
     """
     path = recorded.folder / FILE
     if recorded.run.resolved is not None and recorded.run.resolved.async_scheduling:
         raise InputError(path, "async_scheduling", True, "a synchronous recording, for host times")
     host, requests = host_ns(recorded.steps)
     if len(host) < 2:
-        expected = "a recording with the device model, for host times"
-        raise InputError(path, "device_ns", f"{len(host)} steps", expected)
+        expected = "steps that follow one another, for host times"
+        raise InputError(path, "steps", f"{len(host)} such steps", expected)
     mean_n, mean = requests.mean(), host.mean()
     spread = ((requests - mean_n) ** 2).sum()
     slope = float(((requests - mean_n) * (host - mean)).sum() / spread) if spread else 0.0
@@ -160,7 +165,11 @@ def host_time(recorded: Recorded) -> HostTime:
 
 
 def end_to_end(recorded: Recorded, overhead: dict[str, Any]) -> tuple[Comparison, Any]:
-    """The point with arrivals as recorded and `overhead` on top of its own, against the recording."""
+    """The point with arrivals as recorded and `overhead` on top of its own, against the recording.
+
+    A recording with a device model is judged with the law that its device had: tables that have been
+    composed differently since are not the recorded engine's.
+    """
     from orchestrator.compare import compare
     from orchestrator.truth_recorded import recorded_truth
     from simulator.simulation import run
@@ -169,5 +178,16 @@ def end_to_end(recorded: Recorded, overhead: dict[str, Any]) -> tuple[Comparison
         update={"overhead": recorded.point.overhead.model_copy(update=overhead)}
     )
     prepared: Prepared = prepare(point, recorded.folder / "point.yaml")
+    law = recorded.folder / LAW
+    if law.exists():
+        prepared = replace(prepared, latency=frozen(read_law(law)))
     result = run(prepared)
     return compare(result, recorded_truth(recorded.folder)), result
+
+
+def read_law(path: Path) -> Latency:
+    """The step law of a recorded device. Raises InputError."""
+    try:
+        return load_latency(path)[0]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(path, "file", str(error), "a step law as the recorder wrote it") from None

@@ -5,6 +5,7 @@ requests.jsonl   a line a request, in the workload's order
 timeseries.csv   a row a second; row t covers (t-1, t] from the start of the workload
 steps.jsonl.gz   a line a step (steps.py)
 point.yaml       the point, ready to replay the recording
+device.npz       the device model's step law, as the recorded engine had it
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from orchestrator.recording.steps import FILE, Step, from_log, write_steps
 from profiles.recorded import SERIES, load_recorded_run
 from simulator.workloads import Workload
 
+LAW = "device.npz"
 RUN_PART = "part-1.log"  # part 0 is the warm-up's
 SECOND_NS = 1_000_000_000
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.recording.folder import assemble
+from orchestrator.recording.folder import LAW, assemble
 from orchestrator.recording.inside.files import save_latency
 from orchestrator.recording.spec import Recording, kv_cache_gib
 from orchestrator.recording.stage import check_python, run_inside
@@ -39,6 +40,8 @@ def record(
         environment = prepare_job(recording, raw)
         run_inside(python, "serve", raw / "job.json", environment, timeout_s)
         steps = assemble(recording, raw, out, command)
+        if recording.device_model:
+            shutil.copyfile(raw / LAW, out / LAW)
     return Recorded(out, steps)
 
 
@@ -55,9 +58,9 @@ def prepare_job(recording: Recording, raw: Path) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": str(1 if recording.device_model else kv_cache_gib(recording)),
     }
     if recording.device_model:
-        save_latency(raw / "latency.npz", prepared.latency, new_outside(prepared.latency))
+        save_latency(raw / LAW, prepared.latency, new_outside(prepared.latency))
         environment |= {
-            "SERVESWEEP_LATENCY": str(raw / "latency.npz"),
+            "SERVESWEEP_LATENCY": str(raw / LAW),
             "SERVESWEEP_ASYNC_SCHEDULING": str(int(prepared.overhead.async_scheduling)),
             "SERVESWEEP_NUM_GPU_BLOCKS": str(prepared.capacity.num_gpu_blocks),
         }

@@ -186,13 +186,14 @@ def host_ns(steps: Sequence[Step]) -> tuple[Any, Any]:
     """What the host adds to steps, and how many requests were in each: two arrays.
 
     Of steps that follow another at once under synchronous scheduling: from one scheduling to the
-    next, less the device's time. Needs recorded device times.
+    next, less the device's time; with real kernels that is the time its output was waited for.
     """
     host, requests = [], []
     for step, following in itertools.pairwise(steps):
-        if step.device_ns is None or not step.sched or not step.running_after:
+        if not step.sched or not step.running_after:
             continue
-        device = step.device_ns[1] - step.device_ns[0]
+        start, end = step.device_ns or (0, step.execute_ns)
+        device = end - start
         host.append(following.t_ns - step.t_ns - device)
         requests.append(len(step.sched))
     return np.array(host, np.int64), np.array(requests, np.int64)

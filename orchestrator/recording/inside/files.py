@@ -57,7 +57,7 @@ class Requests:
 
 def save_latency(path: Path, latency: Latency, outside: Any) -> None:
     arrays: dict[str, Any] = {f"latency_{k}": np.asarray(v) for k, v in latency._asdict().items()}
-    np.savez(path, outside=np.asarray(outside), **arrays)
+    np.savez_compressed(path, outside=np.asarray(outside), **arrays)
 
 
 def load_latency(path: str | Path) -> tuple[Latency, Any]:
