@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli_measure import measure
+
 if TYPE_CHECKING:
     from orchestrator.profile_views import Named
 
@@ -52,6 +54,7 @@ def add_to(main: click.Group, reports_errors: Callable[..., Any]) -> None:
     ):
         command.callback = reports_errors(command.callback)
         profiles.add_command(command, name)
+    profiles.add_command(measure)
 
 
 @click.command()

@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from orchestrator.cli_engine import ENGINE_ARGUMENTS, PYTHON, TIMEOUT, parsed, shown_command
 from orchestrator.cli_errors import EXISTING_FILE, FOLDER, fail, reports_errors
 
 
 @click.group()
 def truth() -> None:
     """Ground truth: recorded runs of the real vLLM."""
-
-
-PYTHON = click.option(
-    "--python",
-    type=EXISTING_FILE,
-    required=True,
-    help="The Python of an environment that holds vLLM.",
-)
-TIMEOUT = click.option(
-    "--timeout", type=click.FloatRange(min=1), default=3600.0, show_default=True, help="Seconds."
-)
-ENGINE_ARGUMENTS = click.option(
-    "--engine-arg",
-    "engine_args",
-    multiple=True,
-    metavar="NAME=JSON",
-    help="One more argument of vLLM's engine.",
-)
-
-
-def parsed(engine_args: tuple[str, ...]) -> dict[str, Any]:
-    from profiles.errors import InputError
-
-    found: dict[str, Any] = {}
-    for text in engine_args:
-        name, equals, value = text.partition("=")
-        try:
-            found[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            equals = ""
-        if not equals or not name.isidentifier():
-            expected = 'NAME=JSON, as in swap_space=4 or quantization="fp8"'
-            raise InputError("command line", "--engine-arg", text, expected)
-    return found
-
-
-def shown_command() -> str:
-    """The command as it was given; the program by its name."""
-    return shlex.join(["servesweep", *sys.argv[1:]])
 
 
 @truth.command()
@@ -128,47 +88,3 @@ def check(folders: tuple[Path, ...], host_from: Path | None) -> None:
         differs = differs or steps.first_difference is not None
     if differs:
         sys.exit(1)
-
-
-@truth.command()
-@click.argument("point", type=EXISTING_FILE, metavar="POINT.yaml")
-@PYTHON
-@click.option("--out", type=FOLDER, required=True, help="Folder of the profile.")
-@click.option("--repeats", type=click.IntRange(min=3), default=7, show_default=True)
-@click.option("--enforce-eager", is_flag=True, help="Neither compile nor capture graphs.")
-@click.option("--device-model", is_flag=True, help="Measure the device model, to try the command.")
-@ENGINE_ARGUMENTS
-@TIMEOUT
-@reports_errors
-def measure(
-    point: Path,
-    python: Path,
-    out: Path,
-    repeats: int,
-    enforce_eager: bool,
-    device_model: bool,
-    engine_args: tuple[str, ...],
-    timeout: float,
-) -> None:
-    """Measure whole steps of the real vLLM over crafted batches: a profile for the simulator.
-
-    The point's own profile is not used; `profile: {bundle: DIR}` reads the result.
-    """
-    from orchestrator.recording.measure import measure as measure_steps
-    from orchestrator.recording.spec import load_recording
-    from orchestrator.recording.stage import RecordingError
-
-    recording = load_recording(
-        point,
-        device_model=device_model,
-        enforce_eager=enforce_eager,
-        extra=parsed(engine_args),
-    )
-    try:
-        measured = measure_steps(
-            recording, python, out, repeats=repeats, command=shown_command(), timeout_s=timeout
-        )
-    except RecordingError as error:
-        fail(str(error), 1)
-    click.echo(measured.overview())
-    click.echo(f"profile in {out}")

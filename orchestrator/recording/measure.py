@@ -1,4 +1,4 @@
-"""`servesweep truth measure`: a step-level profile of the real engine.
+"""`servesweep profiles measure`: a step-level profile of the real engine.
 
 Every batch of the grid runs several times, the whole grid in rounds, and the medians are written as
 tables of the architecture `step`, whose single layer is a whole step: from the end of scheduling to

@@ -91,7 +91,7 @@ def test_the_simulator_takes_the_measured_times(tmp_path: Path) -> None:
     recording = recording_of(write_point(tmp_path))
     out = tmp_path / "profile"
     measured = from_rounds(rounds_of(recording, (-500, 0, 900)))
-    write_profile(recording, measured, RAW, out, "servesweep truth measure ...")
+    write_profile(recording, measured, RAW, out, "servesweep profiles measure ...")
     bundle = load_bundle(out)
     assert (bundle.architecture.name, bundle.model) == ("step", "test/model")
     # A step runs once, however many layers the model has.

@@ -112,10 +112,10 @@ def servesweep(*arguments: str | Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", ["record", "measure"])
+@pytest.mark.parametrize("command", ["truth record", "profiles measure"])
 def test_wrong_environments_are_told_in_a_line(tmp_path: Path, command: str) -> None:
     path, out = write_point(tmp_path), tmp_path / "out"
-    start = ("truth", command, path, "--device-model", "--out", out, "--python")
+    start = (*command.split(), path, "--device-model", "--out", out, "--python")
     code, output = servesweep(*start, tmp_path / "nowhere")
     assert (code, output.count("\n")) == (2, 1)
     assert "expected the Python of an environment that holds vLLM" in output

@@ -21,7 +21,7 @@ LAW = {"base_ns": 5_000_000, "per_token_ns": 20_000, "per_kv_token_ns": 200}
 
 
 def servesweep(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(main, ["truth", *map(str, arguments)])
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -29,7 +29,7 @@ def servesweep(*arguments: str | Path) -> Result:
 
 def record(path: Path, out: Path, *options: str) -> Result:
     assert PYTHON is not None
-    return servesweep("record", path, "--python", PYTHON, "--out", out, *options)
+    return servesweep("truth", "record", path, "--python", PYTHON, "--out", out, *options)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_measuring_the_device_model_gives_its_law(tmp_path: Path) -> None:
     assert PYTHON is not None
     options = ("--device-model", "--repeats", "3")
     out = tmp_path / "steps"
-    result = servesweep("measure", path, "--python", PYTHON, "--out", out, *options)
+    result = servesweep("profiles", "measure", path, "--python", PYTHON, "--out", out, *options)
     assert result.exit_code == 0, result.output
     grid = load_bundle(out).attention
     tokens = grid.prefill_chunk + grid.n_decode
