@@ -27,10 +27,11 @@ TPOT          (last token - first token) / max(1, output tokens - 1), one value 
 ITL           every time between two consecutive tokens of a request, of all requests together
 latency       last token - start
 percentiles   interpolated linearly between order statistics
-start         simulated: the arrival. recorded: the moment the client sent the request (sent_ts), where
-              it was recorded; else the moment the engine queued it (queued_ts), because arrival_time
-              is on another clock: a step that is running at the arrival delays it, so with arrivals
-              from the workload the simulated TTFT holds a wait that the recorded one does not.
+start         simulated: the arrival. recorded: the moment the client sent the request (sent_ts),
+              where it was recorded; else the moment the engine queued it (queued_ts), because
+              arrival_time is on another clock: a step that is running at the arrival delays it,
+              so with arrivals from the workload the simulated TTFT holds a wait that the recorded
+              one does not.
               vllm_bench: the client sent the request, so network and tokenization are in it.
               percentiles: as declared, from_queue takes the moment at which the simulated engine
               queued the request

@@ -171,7 +171,7 @@ def _parse(files: Files, tp: int) -> Bundle:
     meta = _meta(files)
     meta_path = files.root / "meta.yaml"
     architecture = load_architecture(meta.architecture, meta_path)
-    measured = files.layers(f"tp{tp}/dense.csv", "tokens")
+    measured = {} if architecture.is_whole_step else files.layers(f"tp{tp}/dense.csv", "tokens")
     if files.peek("tp1/moe.csv") is None and set(architecture.layers("moe")) & set(measured):
         architecture = architecture.with_experts_by_tokens()
     if tp > 1 and ALL_REDUCE in measured:
