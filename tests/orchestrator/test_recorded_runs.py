@@ -8,34 +8,102 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import main
-from orchestrator.recording.check import check_steps, host_time, load_recorded
+from orchestrator.recording.check import (
+    Recorded,
+    check_steps,
+    end_to_end,
+    host_time,
+    load_recorded,
+)
+from orchestrator.truth_recorded import recorded_truth
 from profiles.errors import InputError
 from tests.orchestrator.recording_make import RECORDED
 
-# Recording: preemptions in it, and the recording of the same card whose host time is given to the
-# simulator (an asynchronous engine hides it).
-DEVICE_MODEL: dict[str, tuple[int, str | None]] = {
-    "h100": (38, "h100-chunks-no-prefix"),
-    "h100-async": (55, None),
-    "h100-chunks-no-prefix": (28, "h100"),
-    "l40s": (40, "l40s-no-prefix"),
-    "l40s-async": (0, None),
-    "l40s-no-prefix": (0, "l40s"),
+# Recording: steps and preemptions in it.
+DEVICE_MODEL = {
+    "h100": (6209, 35),
+    "h100-async": (6430, 55),
+    "h100-chunks": (7150, 30),
+    "h100-chunks-no-prefix": (6031, 27),
+    "l40s": (2489, 43),
+    "l40s-async": (2632, 37),
+    "l40s-no-prefix": (2788, 29),
+    "l40s-whole": (2809, 37),
+}
+# Real kernels of vLLM 0.32 on a CPU, prefix caching off.
+KERNELS = {
+    "cpu-1": (2067, 23),
+    "cpu-2": (2048, 26),
+    "cpu-3": (2103, 28),
+    "cpu-4": (2053, 26),
+    "cpu-5": (2106, 28),
+}
+# Judged recording: where the host time comes from that the simulator is given. An asynchronous engine
+# hides it behind the device.
+HOST_FROM = {
+    "h100-async": None,
+    "l40s-async": None,
+    "l40s": "l40s-whole",
+    "l40s-whole": "l40s",
+    "l40s-no-prefix": "h100-chunks-no-prefix",
 }
 
 
-@pytest.mark.parametrize("name", DEVICE_MODEL)
+@cache
+def recorded(name: str) -> Recorded:
+    return load_recorded(RECORDED / name)
+
+
+def errors(name: str, host_from: str | None) -> dict[str, dict[str, float]]:
+    """Signed errors in % with the host time of another recording."""
+    overhead = {}
+    if host_from is not None:
+        overhead = host_time(recorded(host_from)).overhead()
+    comparison, _ = end_to_end(recorded(name), overhead)
+    return comparison.err_pct
+
+
+@pytest.mark.parametrize("name", [*DEVICE_MODEL, *KERNELS])
 def test_every_step_is_the_recorded_one(name: str) -> None:
-    found = check_steps(load_recorded(RECORDED / name))
+    found = check_steps(recorded(name))
     assert found.first_difference is None
-    assert found.identical == found.steps > 2000
-    assert found.preemptions == DEVICE_MODEL[name][0]
+    assert found.identical == found.steps
+    assert (found.steps, found.preemptions) == (DEVICE_MODEL | KERNELS)[name]
+
+
+@pytest.mark.parametrize("name", HOST_FROM)
+def test_latencies_end_to_end(name: str) -> None:
+    found = errors(name, HOST_FROM[name])
+    for metric in ("ttft_ms", "tpot_ms"):
+        assert abs(found[metric]["mean"]) < 1.5
+        assert abs(found[metric]["p99"]) < 4
+
+
+@pytest.mark.parametrize("name", sorted({*DEVICE_MODEL} - {"h100-async", "l40s-async"}))
+def test_a_synchronous_engine_adds_its_host_time_to_every_step(name: str) -> None:
+    """With the recording's own host time what is left is the simulator's own error."""
+    with_host, without = errors(name, name), errors(name, None)
+    assert abs(with_host["ttft_ms"]["mean"]) < 0.5
+    assert abs(with_host["tpot_ms"]["mean"]) < 0.3
+    assert without["tpot_ms"]["mean"] < -1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_real_kernels_are_simulated_within_their_own_spread(name: str) -> None:
+    """With the measured profile and the host time of the run before."""
+    runs = list(KERNELS)
+    error = errors(name, runs[runs.index(name) - 1])
+    for metric in ("ttft_ms", "tpot_ms", "latency_ms"):
+        seen = {run: recorded_truth(RECORDED / run).metrics[metric]["mean"] for run in runs}
+        simulated = seen[name] * (1 + error[metric]["mean"] / 100)
+        assert min(seen.values()) <= simulated <= max(seen.values())
 
 
 def test_a_step_that_was_changed_is_found(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from orchestrator.recording.inside.schedulers import LoggingScheduler
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from vllm import EngineArgs, SamplingParams
+from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
 SETTLING_STEPS = 2  # of decodes alone, before a group is measured
@@ -128,6 +129,9 @@ def measure(job: dict[str, Any], out: Path) -> None:
     arguments = engine_arguments(job) | {
         "scheduler_cls": "orchestrator.recording.inside.crafted.CraftedScheduler"
     }
+    if current_platform.is_cpu() and not job["device_model"]:
+        # As vLLM serves on a CPU: without a worker process it would not bind its threads.
+        arguments["distributed_executor_backend"] = "mp"
     # By name, so that the engine's class and this module's are one.
     sys.modules["orchestrator.recording.inside.crafted"] = sys.modules[__name__]
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
