@@ -72,7 +72,7 @@ def load_recording(
     mapping = with_absolute_paths(read_yaml(path), path.parent)
     point = point_from_mapping(mapping, path.parent, path)
     prepared = prepare(point, path)
-    check_recordable(prepared, path)
+    check_recordable(prepared, path, device_model)
     requests = with_tokens(prepared.workload, prepared.arrival_ns, point.model.vocab_size)
     known = prepared.capacity.overridden or device_model
     engine = point.engine
@@ -88,6 +88,7 @@ def load_recording(
         "seed": SEED,
         "dtype": engine.dtype,
         "kv_cache_dtype": "auto" if device_model else engine.kv_cache_dtype,
+        "quantization": None if device_model else engine.quantization,
         "enforce_eager": enforce_eager or device_model,
         "gpu_memory_utilization": engine.gpu_memory_utilization,
         "disable_log_stats": False,
@@ -113,9 +114,15 @@ def load_recording(
     )
 
 
-def check_recordable(prepared: Prepared, source: Path) -> None:
+def check_recordable(prepared: Prepared, source: Path, device_model: bool) -> None:
     """Raises InputError for what vLLM would refuse or a recording could not show."""
     point, settings = prepared.point, prepared.settings
+    if point.engine.is_infinilm:
+        raise InputError(source, "engine.engine", point.engine.engine, "vllm, to record vLLM")
+    if device_model and point.engine.tensor_parallel_size > 1:
+        expected = "1: the device model is one worker"
+        field = "engine.tensor_parallel_size"
+        raise InputError(source, field, point.engine.tensor_parallel_size, expected)
     if point.prefix_storage != "none":
         expected = "none: a storage tier has no counterpart in the recorded engine"
         raise InputError(source, "prefix_storage", point.prefix_storage, expected)

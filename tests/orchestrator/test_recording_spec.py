@@ -45,6 +45,10 @@ from tests.orchestrator.recording_make import recording_of, write_point
             },
             "prefix_storage: got 'cpu', expected none",
         ),
+        (
+            {"engine__engine": "infinilm", "engine__admission": "legacy"},
+            "engine.engine: got 'infinilm', expected vllm, to record vLLM",
+        ),
     ],
 )
 def test_what_vllm_or_a_recording_cannot_do(
