@@ -68,10 +68,11 @@ class Architecture(BaseModel):
         run = (*self.prologue, *self.head)
         return tuple(layer for layer in run if layer in self.tables.get(table, ()))
 
-    def with_all_reduce(self) -> Architecture:
+    def with_all_reduce(self, embedding: bool = True) -> Architecture:
         """The same on one of several tensor-parallel ranks, as vLLM runs it.
 
         Ranks add up what they have after the embedding, after attention's output and after the MLP.
+        Without `embedding` not after the embedding, which LLMServingSim leaves out.
         """
         if ALL_REDUCE in self.tables.get("dense", ()):
             return self
@@ -81,7 +82,7 @@ class Architecture(BaseModel):
             return (*layers[:at], ALL_REDUCE, *layers[at:])
 
         return self._changed(
-            prologue=after(self.prologue, "embedding"),
+            prologue=after(self.prologue, "embedding") if embedding else self.prologue,
             post_attn=after(self.post_attn, "o_proj"),
             mlp_dense=after(self.mlp_dense, "down_proj") if self.mlp_dense else (),
             mlp_moe=after(self.mlp_moe, "moe") if self.mlp_moe else (),
@@ -95,6 +96,15 @@ class Architecture(BaseModel):
         tables = {name: layers for name, layers in self.tables.items() if name != "moe"}
         dense = (*self.tables["dense"], *self.tables["moe"])
         return self._changed(tables={**tables, "dense": dense})
+
+    def without_experts(self) -> Architecture:
+        """The same but for the expert block and what ranks exchange after it."""
+        if not self.mlp_moe:
+            return self
+        at = self.mlp_moe.index("moe")
+        rest = self.mlp_moe[at + 1 :]
+        rest = rest[1:] if rest[:1] == (ALL_REDUCE,) else rest
+        return self._changed(mlp_moe=(*self.mlp_moe[:at], *rest))
 
     def _changed(self, **changes: Any) -> Architecture:
         """Validated, which model_copy is not."""

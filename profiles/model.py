@@ -6,6 +6,7 @@ mixtral, phimoe and qwen3_moe.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,22 @@ MOE_TYPES = ("mixtral", "phimoe", "qwen3_moe")
 def _first_of(*names: str) -> Any:
     """The first name is ours, the others are what configurations call it as well."""
     return AliasChoices(*names)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of a model.
+
+    `tensor_parallel` ranks share every matrix. With `expert_parallel` above 1 so many ranks share whole
+    experts instead of parts of each. `layers`: (first, end) of its transformer blocks, None: all.
+    """
+
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    layers: tuple[int, int] | None = None
+
+
+WHOLE = Shard()
 
 
 class ModelConfig(BaseModel):
@@ -129,26 +146,31 @@ class ModelConfig(BaseModel):
     @property
     def num_parameters(self) -> int:
         """Elements of all weights: embedding, blocks, final norm, and the head where it is own."""
-        return self.parameters_on_rank(1)
+        return self.parameters_of(WHOLE)
 
-    def parameters_on_rank(self, ranks: int) -> int:
-        """Elements of the weights on one of `ranks` tensor-parallel ranks.
+    def parameters_of(self, shard: Shard) -> int:
+        """Elements of the weights that one rank holds.
 
         Every rank has all norms and routers and its share of the rest; KV heads are repeated where
-        there are fewer than ranks. The ranks must divide the shapes (`check_tensor_parallel`).
+        there are fewer than ranks. The first stage has the embedding, the last one the final norm and
+        the head, for which a tied embedding is held twice. The ranks must divide the shapes
+        (`check_tensor_parallel`).
         """
+        ranks = shard.tensor_parallel
+        first, end = shard.layers or (0, self.num_hidden_layers)
         vocabulary = -(-self.vocab_size // ranks)
         embedding = vocabulary * self.hidden_size
-        head = 0 if self.tie_word_embeddings else embedding
-        if self.lm_head_bias:
-            head += vocabulary
-        moe_layers = sum(map(self._has_experts, range(self.num_hidden_layers)))
-        dense_layers = self.num_hidden_layers - moe_layers
-        attention = self._attention_parameters(ranks) + 2 * self._norm_parameters
-        blocks = self.num_hidden_layers * attention
-        blocks += dense_layers * self._mlp_parameters(ranks)
-        blocks += moe_layers * self._moe_parameters(ranks)
-        return embedding + blocks + self._norm_parameters + head
+        count = 0
+        if first == 0:
+            count += embedding
+        if end == self.num_hidden_layers:
+            own = first > 0 or not self.tie_word_embeddings
+            count += self._norm_parameters + (embedding if own else 0)
+            count += vocabulary if self.lm_head_bias else 0
+        moe_layers = sum(map(self._has_experts, range(first, end)))
+        count += (end - first) * (self._attention_parameters(ranks) + 2 * self._norm_parameters)
+        count += (end - first - moe_layers) * self._mlp_parameters(ranks)
+        return count + moe_layers * self._moe_parameters(shard)
 
     @property
     def all_layers_have_experts(self) -> bool:
@@ -187,9 +209,16 @@ class ModelConfig(BaseModel):
         bias = 2 * inner + self.hidden_size if self.mlp_bias else 0
         return 3 * self.hidden_size * inner + bias
 
-    def _moe_parameters(self, ranks: int) -> int:
-        expert = 3 * self.hidden_size * (self.expert_size // ranks)
-        return self.experts * (self.hidden_size + expert)  # router and experts
+    def _moe_parameters(self, shard: Shard) -> int:
+        """The router, and the experts."""
+        return self.experts * self.hidden_size + self._expert_parameters(shard)
+
+    def _expert_parameters(self, shard: Shard) -> int:
+        """Of whole experts, or of a part of each."""
+        matrix = self.hidden_size * self.expert_size
+        if shard.expert_parallel > 1:
+            return self.experts // shard.expert_parallel * 3 * matrix
+        return self.experts * 3 * (matrix // shard.tensor_parallel)
 
     @property
     def expert_size(self) -> int:
@@ -219,33 +248,41 @@ class ModelConfig(BaseModel):
         return BYTES_PER_ELEMENT[stored]
 
     def weight_bytes(
-        self, dtype: str = "auto", ranks: int = 1, quantization: str | None = None
+        self,
+        dtype: str = "auto",
+        shard: Shard | None = None,
+        quantization: str | None = None,
     ) -> int:
-        """Of the weights on one of `ranks` tensor-parallel ranks.
+        """Of the weights that one rank holds; without a shard, of all.
 
         `quantization` fp8 stores the matrices of attention, MLPs and experts in one byte; embedding,
         head, norms, routers and biases stay as they are. Its scales are left out.
         """
-        small = self._quantized_on_rank(ranks) if quantization else 0
-        kept = self.parameters_on_rank(ranks) - small
+        held = shard or WHOLE
+        small = self._quantized(held) if quantization else 0
+        kept = self.parameters_of(held) - small
         return kept * self.bytes_per_element(dtype) + small * BYTES_PER_ELEMENT["fp8"]
 
-    def _quantized_on_rank(self, ranks: int) -> int:
-        attention = self._attention_matrices(ranks)
+    def _quantized(self, shard: Shard) -> int:
+        ranks = shard.tensor_parallel
+        first, end = shard.layers or (0, self.num_hidden_layers)
+        moe_layers = sum(map(self._has_experts, range(first, end)))
         mlp = 3 * self.hidden_size * (self.intermediate_size // ranks)
-        experts = self.experts * 3 * self.hidden_size * (self.expert_size // ranks)
-        moe_layers = sum(map(self._has_experts, range(self.num_hidden_layers)))
-        dense_layers = self.num_hidden_layers - moe_layers
-        return self.num_hidden_layers * attention + dense_layers * mlp + moe_layers * experts
+        count = (end - first) * self._attention_matrices(ranks)
+        count += (end - first - moe_layers) * mlp
+        return count + moe_layers * self._expert_parameters(shard)
 
-    def kv_bytes_per_token(self, kv_cache_dtype: str = "auto", ranks: int = 1) -> int:
+    def kv_bytes_per_token(
+        self, kv_cache_dtype: str = "auto", ranks: int = 1, num_layers: int | None = None
+    ) -> int:
         """Keys and values of one token on one of `ranks` tensor-parallel ranks."""
         heads = self.num_key_value_heads
         if ranks < 1 or (heads % ranks and ranks % heads):
             expected = f"a divisor or a multiple of the {heads} KV heads"
             raise InputError(self.name, "ranks", ranks, expected)
         element = self.bytes_per_element(kv_cache_dtype)
-        return 2 * self.kv_heads_on_rank(ranks) * self.head_dim * self.num_hidden_layers * element
+        layers = self.num_hidden_layers if num_layers is None else num_layers
+        return 2 * self.kv_heads_on_rank(ranks) * self.head_dim * layers * element
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {

@@ -1,8 +1,13 @@
-"""Which experts tokens wake, and the time of an expert block that was measured over both."""
+"""Which experts tokens wake, on which rank, and the time of an expert block measured over both.
+
+Experts are spread over expert-parallel ranks in contiguous, equal parts. The ranks run side by side, so
+the slowest decides.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,33 +17,131 @@ from profiles.provenance import INTERPOLATED, all_of
 # Token counts at which a block is worked out: where the experts awake change fast, densely.
 FINE = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(32, 512, 17).astype(np.int64)]))
 
+Policy = Literal["uniform", "balanced", "round_robin", "random", "skewed", "given"]
+
 
 @dataclass(frozen=True)
 class Routing:
-    """A token chooses `per_token` of `experts`, every one as likely as another."""
+    """How tokens choose `per_token` of `experts`, which `ranks` ranks share.
+
+    uniform: every expert as likely as another; counts are expected values.
+    balanced: as even as whole numbers allow, the gate that training aims at.
+    round_robin: token after token takes the next experts in turn.
+    random: drawn once by `seed`.
+    skewed: the i-th expert is as likely as 1 / i^skew, in an order drawn by `seed`; expected values.
+    given: `shares` of the tokens' choices, one an expert; expected values.
+    """
 
     experts: int
     per_token: int
+    ranks: int = 1
+    policy: Policy = "uniform"
+    seed: int = 0
+    skew: float = 1.0
+    shares: tuple[float, ...] = ()
 
     def awake(self, tokens: Floats | Ints) -> Floats:
-        """Experts that so many tokens wake in the mean: E (1 - (1 - k/E)^T)."""
+        """Of all experts, those that so many tokens wake in the mean: E (1 - (1 - k/E)^T)."""
         share = self.per_token / self.experts
         awake: Floats = self.experts * (1.0 - (1.0 - share) ** np.asarray(tokens, np.float64))
         return awake
 
+    def loads(self, tokens: Ints) -> tuple[Floats, Floats]:
+        """[rank, i]: tokens that reach a rank, and its experts that are awake, of tokens[i] in all."""
+        if self.policy == "balanced":
+            return self._balanced(tokens)
+        if self.policy in ("round_robin", "random"):
+            return self._counted(tokens)
+        return self._expected(tokens)
+
+    def _balanced(self, tokens: Ints) -> tuple[Floats, Floats]:
+        pairs = tokens * self.per_token / self.ranks
+        awake = np.minimum(np.rint(pairs), max(1, self.experts // self.ranks))
+        reach = 1.0 - ((self.ranks - 1) / self.ranks) ** self.per_token if self.ranks > 1 else 1.0
+        shape = (self.ranks, 1)
+        return np.tile(np.rint(tokens * reach), shape), np.tile(awake, shape)
+
+    def _expected(self, tokens: Ints) -> tuple[Floats, Floats]:
+        chance = self._chances().reshape(self.ranks, -1)
+        asleep = (1.0 - chance)[:, :, np.newaxis] ** tokens
+        reach = 1.0 - np.prod(1.0 - chance, axis=1)
+        return reach[:, np.newaxis] * tokens, (1.0 - asleep).sum(axis=1)
+
+    def _chances(self) -> Floats:
+        """That a token chooses an expert; they add up to `per_token`, none is above 1."""
+        if self.policy == "uniform":
+            return np.full(self.experts, self.per_token / self.experts)
+        if self.policy == "given":
+            weight = np.array(self.shares)
+        else:
+            weight = np.arange(1, self.experts + 1) ** -self.skew
+            np.random.default_rng(self.seed).shuffle(weight)
+        chance = np.zeros(self.experts)
+        left = float(self.per_token)
+        open_ = weight > 0
+        while left > 1e-12 and open_.any():
+            grown = chance + np.where(open_, weight / weight[open_].sum() * left, 0.0)
+            chance = np.minimum(grown, 1.0)
+            left = self.per_token - float(chance.sum())
+            open_ &= chance < 1.0
+        return chance
+
+    def _counted(self, tokens: Ints) -> tuple[Floats, Floats]:
+        """Token by token, as far as the largest number asked for."""
+        most = int(tokens.max(initial=0))
+        if self.policy == "round_robin":
+            first = np.arange(most)[:, np.newaxis] * self.per_token
+            chosen = (first + np.arange(self.per_token)) % self.experts
+        else:
+            drawn = np.random.default_rng(self.seed).random((most, self.experts))
+            chosen = np.argsort(drawn, axis=1, kind="stable")[:, : self.per_token]
+        owner = chosen // -(-self.experts // self.ranks)
+        reached = (owner[:, :, np.newaxis] == np.arange(self.ranks)).any(axis=1)
+        local = np.vstack([np.zeros(self.ranks), np.cumsum(reached, axis=0)])
+        first_seen = np.full(self.experts, most)
+        np.minimum.at(first_seen, chosen.ravel(), np.repeat(np.arange(most), self.per_token))
+        awake = np.zeros((self.ranks, most + 1))
+        for rank, seen in enumerate(first_seen.reshape(self.ranks, -1)):
+            awake[rank] = np.searchsorted(np.sort(seen), np.arange(most + 1), side="left")
+        return local.T[:, tokens], awake[:, tokens]
+
+
+def expert_block_ns(table: MoeTable, routing: Routing, tokens: Ints) -> Ints:
+    """The expert block of the slowest rank for each number of tokens; 0 for none."""
+    local, awake = routing.loads(tokens)
+    ns = np.stack([_look_up(table, *load) for load in zip(local, awake, strict=True)]).max(axis=0)
+    return np.where(tokens > 0, np.maximum(1, ns.astype(np.int64)), 0)
+
+
+def _look_up(table: MoeTable, tokens: Floats, awake: Floats) -> Floats:
+    """Linear in awake experts between two measured numbers, in each linear in tokens.
+
+    Clamped below the first sample, extrapolated from the top two above the last.
+    """
+    numbers = np.unique(table.activated_experts)
+    rows = [
+        _line(table.tokens[here], table.ns[here], np.maximum(tokens, 1))
+        for here in (table.activated_experts == number for number in numbers)
+    ]
+    return _line(numbers, np.stack(rows), np.maximum(awake, 1))
+
+
+def _line(keys: Ints, values: Floats | Ints, queries: Floats) -> Floats:
+    """values[key] or values[key, query], between the keys around each query."""
+    if len(keys) == 1:
+        only: Floats = np.broadcast_to(values[0], queries.shape).astype(np.float64)
+        return only
+    low = np.clip(np.searchsorted(keys, queries, side="right") - 1, 0, len(keys) - 2)
+    t = (queries - keys[low]) / (keys[low + 1] - keys[low])
+    t = np.where(queries <= keys[0], 0.0, t)
+    at = (low,) if np.ndim(values) == 1 else (low, np.arange(len(queries)))
+    above = (low + 1,) if np.ndim(values) == 1 else (low + 1, np.arange(len(queries)))
+    below = values[at].astype(np.float64)
+    found: Floats = below + t * (values[above] - below)
+    return found
+
 
 def experts_by_tokens(table: MoeTable, routing: Routing) -> LayerTable:
-    """The block over tokens, at the experts that so many tokens wake in the mean.
-
-    Linear between measured numbers of experts, then between measured tokens; clamped outside.
-    """
-    samples = np.unique(table.tokens)
-    keys = np.unique(np.concatenate([samples, FINE[: np.searchsorted(FINE, samples[-1])]]))
-    awake = routing.awake(keys)
-    by_sample = np.empty((len(samples), len(keys)))
-    for row, tokens in enumerate(samples):
-        here = table.tokens == tokens
-        by_sample[row] = np.interp(awake, table.activated_experts[here], table.ns[here])
-    ns = [np.interp(keys[i], samples, by_sample[:, i]) for i in range(len(keys))]
-    whole = np.maximum(1, np.round(ns)).astype(np.int64)
-    return LayerTable(keys.astype(np.int64), whole, all_of(INTERPOLATED, keys))
+    """The block over every number of tokens up to the largest measured."""
+    keys = np.arange(1, int(table.tokens.max()) + 1, dtype=np.int64)
+    return LayerTable(keys, expert_block_ns(table, routing, keys), all_of(INTERPOLATED, keys))

@@ -59,6 +59,12 @@ class EngineSettings:
     empty_step_ns: int = 0
     tier: TierSettings | None = None
     log_events: bool = False
+    report_finished: bool = False
+    """Stop when requests have finished, so that a cluster can look at them."""
+    lockstep: bool = False
+    """Batches end when those of a data-parallel group do."""
+    routed: bool = False
+    """Requests do not arrive by themselves: a cluster's router hands them over."""
     stride: bool = True
     """Whether core/stride.py may take its short cut. Results are the same without it."""
 
@@ -143,10 +149,11 @@ def build_engine(
         block_hashes=hashes.ids,
         pool=_pool(settings),
     )
-    roots = np.flatnonzero((workload.session_parent < 0) & (requests.status != state.REFUSED))
+    comes = (workload.session_parent < 0) & (requests.status != state.REFUSED)
+    roots = np.flatnonzero(comes & (not settings.routed))
     order = roots[np.argsort(arrival[roots], kind="stable")].astype(np.int32)
     counters = _one(state.COUNTERS)
-    counters.num_to_come = n - len(refused)
+    counters.num_to_come = 0 if settings.routed else n - len(refused)
     seats, places = settings.max_num_seqs + 1, n + 1
     if settings.is_infinilm:
         # Its limit is of a batch: more may run, each with a block of its own. Deferred requests go
@@ -160,10 +167,12 @@ def build_engine(
         fresh=np.zeros(places, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
         arrival_order=order,
-        released=np.zeros(n - len(roots) + 1, np.int32),
+        released=np.zeros(n - len(order) + 1, np.int32),
+        finished=np.zeros(seats if settings.report_finished else 1, np.int32),
         counters=counters,
     )
-    depth = 2 if settings.async_scheduling else 1
+    num_stages = len(latency.stage_layers)
+    depth = num_stages if num_stages > 1 else 2 if settings.async_scheduling else 1
     batches = state.Batches(
         info=_records(depth, state.BATCH),
         entries=_records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
@@ -184,6 +193,7 @@ def build_engine(
         queues=queues,
         batches=batches,
         latency=latency,
+        stage_free_ns=np.zeros(num_stages, np.int64),
         outside=new_outside(latency),
         log=log,
     )
@@ -260,9 +270,10 @@ def _infos(
     infos.num_prompt_tokens = workload.num_prompt_tokens
     infos.num_life_tokens = num_life_tokens(workload, settings.max_model_len)
     infos.next_in_session = state.NONE
-    children = np.flatnonzero(workload.session_parent >= 0)
-    children = children[~np.isin(children, list(refused))]
-    infos.next_in_session[workload.session_parent[children]] = children
+    if not settings.routed:  # of a cluster, who comes next in a session is the router's business
+        children = np.flatnonzero(workload.session_parent >= 0)
+        children = children[~np.isin(children, list(refused))]
+        infos.next_in_session[workload.session_parent[children]] = children
     infos.priority = workload.priority
     if settings.policy == "priority":
         infos.id_rank[sorted(range(n), key=workload.request_ids.__getitem__)] = np.arange(n)
@@ -335,6 +346,8 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "host_ns_per_request",
         "empty_step_ns",
         "log_events",
+        "report_finished",
+        "lockstep",
     ):
         record[field] = getattr(settings, field)
     record.engine = state.INFINILM if settings.is_infinilm else state.VLLM
@@ -345,6 +358,7 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         and settings.policy == "fcfs"
         and not settings.log_events
         and not settings.is_infinilm
+        and depth == 1 + settings.async_scheduling  # in stride is who is in every batch
     )
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from profiles.card import Card
 from profiles.errors import FieldError, InputError, named, parse_model, read_yaml
 from profiles.model import ModelConfig
+from profiles.routing import Policy
+from simulator.cluster.config import ClusterConfig
+from simulator.network.links import Links
 from simulator.workloads import WorkloadConfig
 
 Int = Annotated[int, Field(strict=True)]
@@ -61,6 +64,8 @@ class EngineConfig(Frozen):
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: Flag = True
     tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    pipeline_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    enable_expert_parallel: Flag = False
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     quantization: Literal["fp8"] | None = None
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
@@ -203,6 +208,15 @@ class TierConfig(Frozen):
 PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "datasheet", "linear")
 
 
+class ExpertRouting(Frozen):
+    """How tokens choose experts, where tables were measured over the experts awake (routing.py)."""
+
+    policy: Policy = "uniform"
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    skew: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 1.0
+    shares: tuple[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)], ...] = ()
+
+
 class PackagedTables(Frozen):
     """Tables that the package aiconfigurator-core holds.
 
@@ -268,7 +282,12 @@ class Point(Frozen):
     engine: EngineConfig = EngineConfig()
     workload: WorkloadConfig
     profile: ProfileConfig
+    links: Links | None = None
+    """Between the ranks of the engine; what is measured or given in the profile comes first."""
+    expert_routing: ExpertRouting = ExpertRouting()
     overhead: Overhead = Overhead()
+    cluster: ClusterConfig | None = None
+    """Several instances; the point's sections are what they have in common."""
     prefix_storage: Literal["none", "cpu", "cxl"] = "none"
     """Which of `tiers` keeps prefixes that the device evicts."""
     tiers: dict[Literal["cpu", "cxl"], TierConfig] = {}
@@ -302,6 +321,28 @@ class Point(Frozen):
                 self.prefix_storage,
                 "none, because engine.enable_prefix_caching is off",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_are_of_experts(self) -> Self:
+        shares, experts = self.expert_routing.shares, self.model.experts
+        if self.expert_routing.policy == "given":
+            if len(shares) != experts or sum(map(bool, shares)) < self.model.experts_per_token:
+                expected = f"{experts} shares, one an expert, as many above 0 as a token chooses"
+                raise FieldError("expert_routing.shares", list(shares), expected)
+        elif shares:
+            raise FieldError("expert_routing.shares", list(shares), "none without policy given")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_are_linked(self) -> Self:
+        stages = self.engine.pipeline_parallel_size
+        if stages > 1 and self.links is None:
+            expected = "the links between pipeline stages"
+            raise FieldError("links", None, expected)
+        if stages > self.model.num_hidden_layers:
+            expected = f"at most {self.model.num_hidden_layers}, the model's layers"
+            raise FieldError("engine.pipeline_parallel_size", stages, expected)
         return self
 
     @model_validator(mode="after")
@@ -354,6 +395,7 @@ PATH_FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("hf_config",),
     "profile": ("bundle", "bundles"),
     "workload": ("jsonl", "csv", "mooncake", "manifest"),
+    "cluster": ("llmservingsim",),
 }
 
 

@@ -16,6 +16,7 @@ from profiles.llmservingsim import load_bundle
 from profiles.routing import Routing
 from profiles.stamp import Stamp, stamp_of
 from simulator.config import PackagedTables, Point
+from simulator.network_tables import with_all_reduce
 
 if TYPE_CHECKING:
     from profiles.aiconfigurator.shape import Shape
@@ -27,6 +28,8 @@ VARIANTS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": "fp
 def load_tables(point: Point, source: str | Path) -> Bundle:
     """The tables of one rank. Raises InputError; a linear law has none."""
     profile, ranks = point.profile, point.engine.tensor_parallel_size
+    if point.engine.enable_expert_parallel and point.model.is_moe:
+        _check_experts_are_whole(point, source)
     if profile.aiconfigurator is not None:
         return _packaged(point, profile.aiconfigurator, source)
     if profile.datasheet is not None:
@@ -34,18 +37,30 @@ def load_tables(point: Point, source: str | Path) -> Bundle:
         return _scaled(nearest, point.card, profile.datasheet.packaged, _shape(point, source))
     folder = bundle_folder(point)
     bundle = _bundle(folder, ranks, stamp_of(folder))
-    if ranks > 1 and bundle.moe is not None:
-        expected = f"1: moe.csv of {bundle.source} holds whole experts, measured on one rank"
+    if ranks > 1 and bundle.moe is not None and not point.engine.enable_expert_parallel:
+        expected = (
+            f"1, or enable_expert_parallel: moe.csv of {bundle.source} holds whole experts, measured "
+            "on one rank"
+        )
         raise InputError(source, "engine.tensor_parallel_size", ranks, expected)
     if ranks == 1 or ALL_REDUCE in bundle.dense:
         return bundle
+    if profile.all_reduce is None and point.links is not None:
+        return with_all_reduce(bundle, point, source)
     if profile.all_reduce is None:
         expected = (
-            f"1, or profile.all_reduce: tp{ranks} of {bundle.source} has no layer {ALL_REDUCE} in "
-            "dense.csv, and ranks add up their results after the embedding and twice in every block"
+            f"1, or links or profile.all_reduce: tp{ranks} of {bundle.source} has no layer "
+            f"{ALL_REDUCE} in dense.csv, and ranks add up their "
+            "results after the embedding and twice in every block"
         )
         raise InputError(source, "engine.tensor_parallel_size", ranks, expected)
     return _with_all_reduce(bundle, profile.all_reduce, point.model.hidden_size, source)
+
+
+def _check_experts_are_whole(point: Point, source: str | Path) -> None:
+    if point.profile.bundle is None and point.profile.bundles is None:
+        expected = "false, or profile.bundle(s) with whole experts in moe.csv"
+        raise InputError(source, "engine.enable_expert_parallel", True, expected)
 
 
 def bundle_folder(point: Point) -> Path:
@@ -71,9 +86,17 @@ def element_types(point: Point) -> tuple[str, str]:
     return dtype, dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
 
 
-def routing_of(point: Point) -> Routing | None:
-    model = point.model
-    return Routing(model.experts, model.experts_per_token) if model.is_moe else None
+def routing_of(point: Point, source: str | Path, replicas: int = 1) -> Routing | None:
+    """How tokens choose experts, and over how many ranks those are spread. Raises InputError."""
+    model, engine = point.model, point.engine
+    if not model.is_moe:
+        return None
+    ranks = engine.tensor_parallel_size * replicas if engine.enable_expert_parallel else 1
+    if model.experts % ranks:
+        expected = f"false, or ranks that divide the {model.experts} experts, not {ranks}"
+        raise InputError(source, "engine.enable_expert_parallel", True, expected)
+    chosen = point.expert_routing
+    return Routing(model.experts, model.experts_per_token, ranks, **dict(chosen))
 
 
 def modelled_note(point: Point) -> list[str]:

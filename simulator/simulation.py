@@ -22,18 +22,37 @@ from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, TierSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
+from simulator.cluster.config import RoutingConfig
 from simulator.config import Point
 from simulator.core.latency import Latency
+from simulator.network_tables import shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
 from simulator.progress import SimulationError, run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import ModeTimes, complete, linear_law, step_sources, step_tables
+from simulator.step_tables import (
+    ModeTimes,
+    Stages,
+    complete,
+    linear_law,
+    step_sources,
+    step_tables,
+)
 from simulator.summary import summarize
 from simulator.time_sources import TimeSources, linear_sources
 from simulator.waves import wave_arrivals
 from simulator.workloads import Workload, WorkloadConfig, load_workload
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedCluster:
+    """Instances in order; those of a group are numbers of instances that step together."""
+
+    instances: tuple[Prepared, ...]
+    groups: tuple[tuple[int, ...], ...]
+    max_in_flight: tuple[int | None, ...]
+    routing: RoutingConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +70,8 @@ class Prepared:
     overhead: ResolvedOverhead
     max_model_len: int
     notes: tuple[str, ...]
+    cluster: PreparedCluster | None = None
+    """The instances, where there are several; the rest is then the first one's."""
 
     @property
     def settings(self) -> EngineSettings:
@@ -122,14 +143,24 @@ def simulate(point: Point, *, steps: bool = False, source: str | Path = "point")
 
 def prepare(point: Point, source: str | Path = "point") -> Prepared:
     """Read, check and resolve everything a point names. Raises InputError."""
+    if point.cluster is not None:
+        from simulator.cluster.prepare import prepare_cluster
+
+        return prepare_cluster(point, source)
+    return prepare_instance(point, source)
+
+
+def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Prepared:
+    """One engine, or one of `replicas` that step together and share their experts."""
     point.engine.check_against(point.model, source)
-    capacity = resolve_capacity(point.model, point.card, point.engine, source)
+    expert_ranks = point.engine.tensor_parallel_size * replicas
+    capacity = resolve_capacity(point.model, point.card, point.engine, source, expert_ranks)
     with named(source, "recorded_run"):
         folder = point.recorded_run
         recorded = _recorded_run(folder, stamp_of(folder)) if folder else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
     with named(source, "profile"):
-        latency, sources, profile_id = _latency(point, overhead, source)
+        latency, sources, profile_id = _latency(point, overhead, source, replicas)
     with named(source, "workload"):
         stamp = stamp_of(point.workload.path)
         workload, hashes = _workload(point.workload, point.engine.block_size, stamp)
@@ -140,6 +171,9 @@ def prepare(point: Point, source: str | Path = "point") -> Prepared:
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
     notes = modelled_note(point)
+    if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
+        overhead = replace(overhead, async_scheduling=False)
+        notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")
     tokens = capacity.num_gpu_blocks * point.engine.block_size
     if tokens < max_model_len and not point.engine.is_infinilm:
         notes.append(
@@ -181,6 +215,10 @@ def run(
     prepared: Prepared, *, steps: bool = False, look: Callable[[], None] | None = None
 ) -> Result:
     """Simulate what was prepared. `look` is called now and then and may stop the run by raising."""
+    if prepared.cluster is not None:
+        from simulator.cluster.run import run_cluster
+
+        return run_cluster(prepared, prepared.cluster, steps=steps, look=look)
     checked = prepared.point.check_invariants
     # The invariants look at every request's counters, which stand still while it is in stride.
     settings = replace(prepared.settings, log_events=steps, stride=not checked)
@@ -227,11 +265,11 @@ def point_bundle(point: Point, source: str | Path = "point") -> Bundle | None:
     if point.profile.linear is not None:
         return None
     with named(source, "profile"):
-        return complete(load_tables(point, source), routing_of(point))
+        return complete(load_tables(point, source), routing_of(point, source))
 
 
 def _latency(
-    point: Point, overhead: ResolvedOverhead, source: str | Path
+    point: Point, overhead: ResolvedOverhead, source: str | Path, replicas: int
 ) -> tuple[Latency, TimeSources, str]:
     law = point.profile.linear
     if law is not None:
@@ -242,6 +280,7 @@ def _latency(
             law.per_request_ns,
             capture_sizes=overhead.capture_sizes,
             mode_ns=overhead.mode_ns,
+            stages=stages_of(point, source),
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
         return latency, linear_sources(), "linear " + " ".join(map(str, values))
@@ -260,6 +299,10 @@ def _latency(
     longest_batch = point.engine.max_num_batched_tokens
     if point.engine.is_infinilm:  # a longer prompt runs alone
         longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
+    routing = routing_of(point, source, replicas)
+    expert_ns: tuple[int, ...] = ()
+    if routing is not None and replicas > 1:
+        expert_ns = shared_experts(bundle, point, routing, replicas, source)
     latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
@@ -269,7 +312,9 @@ def _latency(
         point.overhead.pad_to_capture_size,
         overhead.mode_ns,
         point.profile.unfitted_skew,
-        routing_of(point),
+        routing,
+        stages_of(point, source),
+        expert_ns,
     )
     return latency, sources, bundle.content_id
 
@@ -305,6 +350,8 @@ def _step_tables(
     mode_ns: ModeTimes,
     unfitted: UnfittedAlpha,
     routing: Routing | None,
+    stages: Stages,
+    expert_ns: tuple[int, ...],
 ) -> tuple[Latency, TimeSources]:
     latency = step_tables(
         bundle,
@@ -316,6 +363,8 @@ def _step_tables(
         mode_ns=mode_ns,
         unfitted_alpha=unfitted,
         routing=routing,
+        stages=stages,
+        expert_ns=expert_ns,
     )
     sources = step_sources(
         bundle,

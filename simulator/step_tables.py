@@ -45,6 +45,16 @@ class ModeTimes(NamedTuple):
     eager: int = 0
 
 
+class Stages(NamedTuple):
+    """Pipeline stages: transformer blocks of each, and ns from one to the next by scheduled tokens."""
+
+    layers: tuple[int, ...] = ()
+    send_ns: tuple[int, ...] = ()
+
+
+ONE_STAGE = Stages()
+
+
 def step_tables(
     bundle: Bundle,
     *,
@@ -56,8 +66,13 @@ def step_tables(
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
     unfitted_alpha: UnfittedAlpha = "pooled",
     routing: Routing | None = None,
+    stages: Stages = ONE_STAGE,
+    expert_ns: tuple[int, ...] = (),
 ) -> Latency:
-    """The lookup arrays of one rank.
+    """The lookup arrays of one rank; of one rank of every stage under pipeline parallelism.
+
+    `expert_ns`: by tokens of all data-parallel replicas, a block's experts that they share, with what
+    they exchange; the bundle's own expert block is left out then.
 
     `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
@@ -65,7 +80,7 @@ def step_tables(
     fit: none, or the bundle's own pooled share. `routing` is needed where the bundle measured experts
     over how many are awake; raises InputError where it is missing.
     """
-    bundle = complete(bundle, routing)
+    bundle = without_experts(bundle) if expert_ns else complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
     padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
     attention, num_decode_samples = attention_arrays(
@@ -83,11 +98,13 @@ def step_tables(
         Latency(
             params=params,
             tokens_ns=dense_ns(bundle, num_layers, padded).sum(axis=1),
+            **stage_arrays(bundle, stages, num_layers, padded),
             sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs).sum(axis=1),
             padded_tokens=padded.astype(np.int32),
             **attention,
             **skew,
             ends=outside_ends(bundle),
+            expert_ns=np.array(expert_ns or (0,), np.int64),
         )
     )
 
@@ -101,9 +118,10 @@ def step_sources(
     capture_sizes: Sequence[int] = (),
     pad_to_capture_size: bool = True,
     routing: Routing | None = None,
+    expert_ns: tuple[int, ...] = (),
 ) -> TimeSources:
     """Where the times of `step_tables` with the same arguments come from."""
-    bundle = complete(bundle, routing)
+    bundle = without_experts(bundle) if expert_ns else complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
     padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
     return TimeSources(
@@ -121,10 +139,12 @@ def linear_law(
     *,
     capture_sizes: Sequence[int] = (),
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
+    stages: Stages = ONE_STAGE,
 ) -> Latency:
     """A step of base + per_token x tokens + per_kv_token x kv + per_request x requests.
 
-    kv is what the batch's requests hold after the step. Nothing is ever outside.
+    kv is what the batch's requests hold after the step. Nothing is ever outside. Pipeline stages
+    have shares of it by their layers.
     """
     sizes = graph_sizes(capture_sizes, None)
     params = one_record(
@@ -133,6 +153,7 @@ def linear_law(
         per_token_ns=per_token_ns,
         per_kv_token_ns=per_kv_token_ns,
         per_request_ns=per_request_ns,
+        num_layers=sum(stages.layers) or 1,
         **mode_fields(sizes, mode_ns),
     )
     i4, i8, f8 = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.float64)
@@ -165,6 +186,10 @@ def linear_law(
             kv_max_edges=i8,
             kv_prefill_edges=i8,
             ends=ends,
+            stage_layers=np.array(stages.layers or (1,), np.int64),
+            stage_tokens_ns=np.zeros((1, 1), np.int64),
+            send_ns=np.array(stages.send_ns or (0,), np.int64),
+            expert_ns=np.zeros(1, np.int64),
         )
     )
 
@@ -222,6 +247,29 @@ def complete(bundle: Bundle, routing: Routing | None) -> Bundle:
         dense={**bundle.dense, layer: experts_by_tokens(bundle.moe, routing)},
         moe=None,
     )
+
+
+def without_experts(bundle: Bundle) -> Bundle:
+    return replace(bundle, architecture=bundle.architecture.without_experts(), moe=None)
+
+
+def stage_arrays(bundle: Bundle, stages: Stages, num_layers: int, tokens: Ints) -> dict[str, Any]:
+    """What a stage's dense layers take: its blocks, and what comes before or after all."""
+    if len(stages.layers) <= 1:
+        one = {"stage_tokens_ns": np.zeros((1, 1), np.int64), "send_ns": np.zeros(1, np.int64)}
+        return {"stage_layers": np.array([num_layers]), **one}
+    architecture = bundle.architecture
+    once = [architecture.prologue, *((),) * (len(stages.layers) - 2), architecture.head]
+    block = architecture.block("dense")
+    rows = [
+        layers_ns(bundle.dense, here, block, layers, tokens).sum(axis=1)
+        for here, layers in zip(once, stages.layers, strict=True)
+    ]
+    return {
+        "stage_layers": np.array(stages.layers, np.int64),
+        "stage_tokens_ns": np.stack(rows),
+        "send_ns": np.array(stages.send_ns, np.int64),
+    }
 
 
 def dense_ns(bundle: Bundle, num_layers: int, tokens: Ints) -> Ints:

@@ -19,6 +19,7 @@ from simulator.core.jit import compiled, entry
 from simulator.core.latency import step_ns
 from simulator.core.log import log_is_full, log_schedule, log_update
 from simulator.core.output import update_from_output
+from simulator.core.pipeline import run_through
 from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
@@ -26,6 +27,7 @@ from simulator.core.state import (
     LIVELOCK,
     LOG_FULL,
     REACHED_UNTIL,
+    SOME_FINISHED,
     STUCK,
     VLLM,
     Engine,
@@ -38,7 +40,8 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
 
     Returns DONE, REACHED_UNTIL (also after max_steps), LOG_FULL (make room and call again), STUCK
-    (requests wait and nothing can ever help them) or LIVELOCK (steps without end and no token).
+    (requests wait and nothing can ever help them), LIVELOCK (steps without end and no token) or, with
+    `report_finished`, SOME_FINISHED.
     Calling again continues exactly where the last call stopped.
     """
     settings = engine.settings[0]
@@ -77,6 +80,8 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
             counters.must_wait = 0
             if counters.steps_without_token > settings.max_steps_without_token:
                 return LIVELOCK
+            if counters.num_reported > 0:
+                return SOME_FINISHED
 
 
 @compiled
@@ -99,14 +104,19 @@ def is_stuck(engine: Engine) -> bool:
     to run preempted itself (priority policy).
     """
     counters = engine.queues.counters[0]
-    newest = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[
-        0
-    ].batch_queue_size
     return (
         counters.num_batches == 1
         and counters.num_unfinished > 0
-        and engine.batches.info[newest].num_preempted == 0
+        and newest(engine).num_preempted == 0
     )
+
+
+@compiled
+def newest(engine: Engine) -> Record:
+    """The batch formed last; there is one."""
+    counters = engine.queues.counters[0]
+    slot = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[0].batch_queue_size
+    return engine.batches.info[slot]
 
 
 @compiled
@@ -136,26 +146,13 @@ def form_batch(engine: Engine) -> int:
     batch.step = counters.num_steps
     host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
     start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+    batch.start_ns = start_ns + batch.load_ns
     if batch.num_tokens == 0:
         batch.end_ns = start_ns + settings.empty_step_ns
+    elif settings.lockstep:
+        batch.end_ns = batch.start_ns  # the group says when
     else:
-        batch.end_ns = (
-            start_ns
-            + batch.load_ns
-            + step_ns(
-                engine.latency,
-                engine.outside,
-                batch.num_tokens,
-                batch.num_requests,
-                batch.prefill_chunk,
-                batch.kv_prefill,
-                batch.num_decodes,
-                batch.kv_decode_sum,
-                batch.kv_decode_max,
-                batch.kv_decode_min,
-            )
-        )
-        counters.device_free_ns = batch.end_ns
+        set_end(engine, batch, batch.num_tokens, batch.num_tokens)
 
     log_schedule(engine, slot, start_ns)
     step = engine.log.steps[counters.num_steps]
@@ -165,6 +162,35 @@ def form_batch(engine: Engine) -> int:
     step.preempted_hits = pool.preempted_hits - preempted_hits
     counters.num_steps += 1
     return batch.num_tokens
+
+
+@compiled
+def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> None:
+    """When the device ends a batch and may start the next.
+
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    """
+    counters = engine.queues.counters[0]
+    if len(engine.stage_free_ns) > 1:
+        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens)
+        counters.device_free_ns = engine.stage_free_ns[0]
+        return
+    latency = engine.latency
+    batch.end_ns = batch.start_ns + step_ns(
+        latency,
+        engine.outside,
+        num_tokens,
+        batch.num_requests,
+        batch.prefill_chunk,
+        batch.kv_prefill,
+        batch.num_decodes,
+        batch.kv_decode_sum,
+        batch.kv_decode_max,
+        batch.kv_decode_min,
+    )
+    if len(latency.expert_ns) > 1:
+        batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
+    counters.device_free_ns = batch.end_ns
 
 
 @compiled

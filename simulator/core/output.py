@@ -82,6 +82,9 @@ def finish(engine: Engine, r: int) -> None:
     counters.num_unfinished -= 1
     counters.finished_to_report = 1
     release_next_call(engine.kv, engine.queues, r)
+    if engine.settings[0].report_finished:
+        engine.queues.finished[counters.num_reported] = r
+        counters.num_reported += 1
     log_finished(engine, r)
 
 

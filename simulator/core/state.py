@@ -34,7 +34,7 @@ LEGACY, EXACT_SCAN, INCREMENTAL = range(3)
 FCFS, PRIORITY = range(2)
 
 # What `advance` returns
-DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK = range(5)
+DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK, SOME_FINISHED = range(6)
 
 # Event.kind
 SCHEDULED_NEW, SCHEDULED_RESUMED, SCHEDULED_RUNNING, EVENT_PREEMPTED, EVENT_FINISHED = range(5)
@@ -158,6 +158,8 @@ SETTINGS = _record(
         "empty_step_ns": "i8",
         "max_steps_without_token": "i8",
         "log_events": "i8",
+        "report_finished": "i8",
+        "lockstep": "i8",
     }
 )
 
@@ -170,6 +172,7 @@ COUNTERS = _record(
         "heap_size": "i8",
         "next_arrival": "i8",  # position in arrival_order
         "num_released": "i8",  # size of the heap of released session calls
+        "num_reported": "i8",  # size of finished
         "num_unfinished": "i8",  # queued or running
         "num_to_come": "i8",  # neither queued, running, finished nor refused
         "finished_to_report": "i8",  # vLLM schedules once more to tell workers who finished
@@ -214,6 +217,7 @@ BATCH = _record(
         "kv_decode_max": "i8",
         "kv_decode_min": "i8",
         "load_ns": "i8",  # moving what a storage tier gives, before the batch runs
+        "start_ns": "i8",
         "end_ns": "i8",
     }
 )
@@ -313,6 +317,7 @@ class Queues(NamedTuple):
     heap: NDArray[np.int32]  # priority policy: everyone who waits
     arrival_order: NDArray[np.int32]
     released: NDArray[np.int32]  # heap of session calls whose arrival became known
+    finished: NDArray[np.int32]  # with settings.report_finished: whom nobody has looked at yet
     counters: Records  # COUNTERS[1]
 
 
@@ -342,5 +347,6 @@ class Engine(NamedTuple):
     queues: Queues
     batches: Batches
     latency: Latency
+    stage_free_ns: NDArray[np.int64]  # when each pipeline stage can start its next batch
     outside: Records  # latency.OUTSIDE[...]: lookups outside the measured grid
     log: Log

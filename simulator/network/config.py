@@ -25,6 +25,7 @@ MAX_BYTES = 1 << 40
 """Of one collective or one message."""
 
 Nanoseconds = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+GibPerSecond = Annotated[float, Field(strict=True, ge=1e-3, le=1e9, allow_inf_nan=False)]
 GbPerSecond = Annotated[float, Field(strict=True, ge=1, le=1e9, allow_inf_nan=False)]
 
 
@@ -41,7 +42,7 @@ class Dimension(Frozen):
 
     topology: Topology = "FullyConnected"
     ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_RANKS)]
-    bandwidth_gibps: Annotated[float, Field(strict=True, ge=1e-3, le=1e9, allow_inf_nan=False)]
+    bandwidth_gibps: GibPerSecond
     latency_ns: Nanoseconds = 0.0
 
     @property

@@ -55,7 +55,7 @@ def test_quantized_matrices_take_one_byte() -> None:
 
 
 def test_experts_are_shared_and_routers_are_not() -> None:
-    whole, half = MIXTRAL.parameters_on_rank(1), MIXTRAL.parameters_on_rank(2)
+    whole, half = MIXTRAL.num_parameters, MIXTRAL.parameters_of(Shard(tensor_parallel=2))
     on_every_rank = 32 * (8 * 4096 + 2 * 4096) + 4096  # routers and norms
     assert half == (whole - on_every_rank) // 2 + on_every_rank
 
