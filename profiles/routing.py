@@ -64,7 +64,8 @@ class Routing:
     def _expected(self, tokens: Ints) -> tuple[Floats, Floats]:
         chance = self._chances().reshape(self.ranks, -1)
         asleep = (1.0 - chance)[:, :, np.newaxis] ** tokens
-        reach = 1.0 - np.prod(1.0 - chance, axis=1)
+        # Choices are taken as independent; with one rank a token has nowhere else to go.
+        reach = 1.0 - np.prod(1.0 - chance, axis=1) if self.ranks > 1 else np.ones(1)
         return reach[:, np.newaxis] * tokens, (1.0 - asleep).sum(axis=1)
 
     def _chances(self) -> Floats:
@@ -110,34 +111,27 @@ def expert_block_ns(table: MoeTable, routing: Routing, tokens: Ints) -> Ints:
     """The expert block of the slowest rank for each number of tokens; 0 for none."""
     local, awake = routing.loads(tokens)
     ns = np.stack([_look_up(table, *load) for load in zip(local, awake, strict=True)]).max(axis=0)
-    return np.where(tokens > 0, np.maximum(1, ns.astype(np.int64)), 0)
+    return np.where(tokens > 0, np.maximum(1, np.rint(ns).astype(np.int64)), 0)
 
 
 def _look_up(table: MoeTable, tokens: Floats, awake: Floats) -> Floats:
-    """Linear in awake experts between two measured numbers, in each linear in tokens.
+    """Linear in the experts awake at each measured number of tokens, then in tokens.
 
-    Clamped below the first sample, extrapolated from the top two above the last.
+    Clamped outside, but for more tokens than measured: from the last two.
     """
-    numbers = np.unique(table.activated_experts)
-    rows = [
-        _line(table.tokens[here], table.ns[here], np.maximum(tokens, 1))
-        for here in (table.activated_experts == number for number in numbers)
-    ]
-    return _line(numbers, np.stack(rows), np.maximum(awake, 1))
-
-
-def _line(keys: Ints, values: Floats | Ints, queries: Floats) -> Floats:
-    """values[key] or values[key, query], between the keys around each query."""
-    if len(keys) == 1:
-        only: Floats = np.broadcast_to(values[0], queries.shape).astype(np.float64)
+    samples = np.unique(table.tokens)
+    at_sample = np.empty((len(samples), len(tokens)))
+    for row, sample in enumerate(samples):
+        here = table.tokens == sample
+        at_sample[row] = np.interp(awake, table.activated_experts[here], table.ns[here])
+    if len(samples) == 1:
+        only: Floats = at_sample[0]
         return only
-    low = np.clip(np.searchsorted(keys, queries, side="right") - 1, 0, len(keys) - 2)
-    t = (queries - keys[low]) / (keys[low + 1] - keys[low])
-    t = np.where(queries <= keys[0], 0.0, t)
-    at = (low,) if np.ndim(values) == 1 else (low, np.arange(len(queries)))
-    above = (low + 1,) if np.ndim(values) == 1 else (low + 1, np.arange(len(queries)))
-    below = values[at].astype(np.float64)
-    found: Floats = below + t * (values[above] - below)
+    low = np.clip(np.searchsorted(samples, tokens, side="right") - 1, 0, len(samples) - 2)
+    t = np.maximum(0.0, (tokens - samples[low]) / (samples[low + 1] - samples[low]))
+    each = np.arange(len(tokens))
+    below = at_sample[low, each]
+    found: Floats = below + t * (at_sample[low + 1, each] - below)
     return found
 
 

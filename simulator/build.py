@@ -348,6 +348,7 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "log_events",
         "report_finished",
         "lockstep",
+        "routed",
     ):
         record[field] = getattr(settings, field)
     record.engine = state.INFINILM if settings.is_infinilm else state.VLLM

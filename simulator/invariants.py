@@ -98,7 +98,10 @@ def _check_requests(engine: Engine) -> None:
         "waiting", sorted(waiting), sorted(by_status[state.WAITING] + by_status[state.PREEMPTED])
     )
     _demand("unfinished", len(running) + len(waiting), int(counters.num_unfinished))
-    _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
+    if engine.settings[0].routed:  # others may take who has not come
+        _demand("to come", int(counters.num_released), int(counters.num_to_come))
+    else:
+        _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
     if len(running) > settings.max_num_seqs and settings.engine == state.VLLM:
         raise InvariantError(f"{len(running)} running, max_num_seqs {settings.max_num_seqs}")
     ahead = requests.num_computed_tokens > requests.num_tokens + requests.num_output_placeholders

@@ -82,7 +82,10 @@ class Group:
         run = [count or DUMMY_TOKENS for count in tokens]
         if max(run) > self._largest_graph:
             return run
-        return [int(self._padded[max(run)])] * len(run)
+        largest = max(run)
+        if len(self._padded) > largest:  # a linear law has no table of it
+            largest = int(self._padded[largest])
+        return [largest] * len(run)
 
     def _has_work(self, one: Instance) -> bool:
         found = has_work(one.engine, self._now_ns)

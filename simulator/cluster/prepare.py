@@ -26,6 +26,10 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
     for number, (_, one) in enumerate(configs):
         if one.data_parallel_group is not None:
             groups.setdefault(one.data_parallel_group, []).append(number)
+    for i, one in configs:
+        if one.role != "both":
+            expected = "both: handing a KV cache to another instance is not simulated"
+            raise InputError(source, f"cluster.instances[{i}].role", one.role, expected)
     points = [instance_point(point, one, i, source) for i, one in configs]
     for name, members in groups.items():
         _check_group(name, members, points, source)
@@ -67,7 +71,7 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
         whole = own is None or name in ("card", "profile", "links")
         fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
     where = f"{source}, cluster.instances[{place}]"
-    made = parse_model(Point, fields, where)
+    made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)
     made.engine.check_against(made.model, where)
     if made.engine.block_size != point.engine.block_size:
         expected = f"the point's ({point.engine.block_size}), as prefixes are known by blocks"

@@ -160,6 +160,7 @@ SETTINGS = _record(
         "log_events": "i8",
         "report_finished": "i8",
         "lockstep": "i8",
+        "routed": "i8",
     }
 )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from profiles.card import Card
+from profiles.model import Shard
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import EngineConfig, Overhead
 from simulator.overhead import default_capture_sizes, resolve_overhead
