@@ -28,9 +28,11 @@ from orchestrator.ranking import (
 from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
 from orchestrator.store import TABLES, SweepStore, is_parquet, row_of
+from orchestrator.store_truth import truth_key, write_truth
 from orchestrator.sweep import SweepFile, load_sweep
 from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
+from orchestrator.truth_data import Truth
 from orchestrator.truth_notes import standing_notes
 from orchestrator.worker import Limits
 from simulator.summary import servesweep_version
@@ -77,6 +79,7 @@ class Session:
                     "point_id": point.point_id,
                     "run_id": point.run_id,
                     "axes": point.axes,
+                    "truth": truth_key(point.truth) if point.truth else None,
                     "num_gpu_blocks": point.prepared.capacity.num_gpu_blocks,
                 }
                 for point in self.plan.points
@@ -103,6 +106,7 @@ class Session:
 
             def begin() -> None:
                 self.store.write_manifest(self.manifest())
+                self.keep_truths()
                 progress.begin(self.plan)
 
             try:
@@ -137,6 +141,16 @@ class Session:
 
         return make
 
+    def keep_truths(self) -> None:
+        """Put what was measured into the folder, so that reports need nothing else."""
+        for truth in self.truths.values():
+            write_truth(self.store.folder, truth)
+
+    @property
+    def truths(self) -> dict[str, Truth]:
+        """The truths of the points, by content id."""
+        return {p.truth.content_id: p.truth for p in self.plan.points if p.truth}
+
     def keep(self) -> None:
         """Simulate points to keep once more, with their tables, where they have none yet."""
         keep = self.sweep.execution.keep_requests
@@ -166,8 +180,6 @@ class Session:
         return {f"servesweep.{name}": str(value) for name, value in tags.items() if value}
 
     def tracker(self) -> Tracker:
-        points = self.plan.points
-        truths = {p.truth.content_id: p.truth for p in points if p.truth}
         tags = {"servesweep.name": self.sweep.name, **self._versions()}
         counts = self.plan.counts()
         return Tracker(
@@ -178,7 +190,7 @@ class Session:
                 sweep_id=self.sweep_id,
                 tags=tags,
                 params={"points": counts["points"], "axes": ", ".join(self.sweep.axes)[:250]},
-                truths=[tracked_truth(truth) for truth in truths.values()],
+                truths=[tracked_truth(truth) for truth in self.truths.values()],
                 order_by=measure(self.plan),
             ),
             folder=self.store.folder.parent,
