@@ -34,7 +34,25 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class WithDashboards(click.Group):
+    """Has the dashboards' commands too, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *DASHBOARDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in DASHBOARDS:
+            return super().get_command(ctx, cmd_name)
+        from dashboards import cli
+
+        command: click.Command = getattr(cli, cmd_name)
+        return command
+
+
+DASHBOARDS = ("dashboard", "report", "show", "trace")
+
+
+@click.group(cls=WithDashboards, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -78,6 +96,14 @@ def opened(sweep: Path, out: Path) -> Session:
     return Session.open(sweep, out, content)
 
 
+def page_of(folder: Path) -> list[Path]:
+    """The sweep's report, written into its folder."""
+    from dashboards.report import REPORT, write_report
+    from dashboards.sweep_data import read_sweep
+
+    return [write_report(read_sweep(folder), folder / REPORT)]
+
+
 def tell_tracking(said: str) -> None:
     """What a sweep's end waits for."""
     click.echo(f"servesweep: tracking: {said}", err=True)
@@ -116,7 +142,12 @@ def run(
     progress = TerminalProgress()
     try:
         report, stopped = session.run(
-            progress, address=address, serial=serial, track=not no_track, tell=tell_tracking
+            progress,
+            address=address,
+            serial=serial,
+            track=not no_track,
+            tell=tell_tracking,
+            make_pages=page_of,
         )
     except KeyboardInterrupt:
         progress.close()
@@ -160,7 +191,7 @@ def track(sweep: Path, out: Path) -> None:
         expected = f"the results of a sweep that was run; `servesweep run {sweep}` makes them"
         raise InputError(session.store.folder, "journal.jsonl", MISSING, expected)
     with session.tracker() as tracker:
-        report = session.track(tracker, tell_tracking)
+        report = session.track(tracker, tell_tracking, page_of)
     click.echo(str(report))
     if not report.complete:
         sys.exit(1)

@@ -39,6 +39,7 @@ from simulator.summary import servesweep_version
 
 KEPT_BEST = 5
 SHOWN = 3  # points in a verdict
+MakePages = Callable[[Path], list[Path]]
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,11 @@ class Session:
         serial: bool,
         track: bool,
         tell: Callable[[str], None] | None = None,
+        make_pages: MakePages | None = None,
     ) -> tuple[TrackingReport | None, str | None]:
         """Run what is left. Returns the tracking report and why the sweep ended early, if it did.
+
+        `make_pages` is given the folder when its results are there and returns what it wrote.
 
         Raises InputError if another run works in the folder.
         """
@@ -117,8 +121,8 @@ class Session:
                     stopped = str(error)
                 self.keep()
                 if tracker is None:
-                    draw(self.plan, self.store.folder)
-                report = self.track(tracker, tell) if tracker else None
+                    self._show(make_pages)
+                report = self.track(tracker, tell, make_pages) if tracker else None
             finally:
                 if tracker:
                     tracker.close()
@@ -196,8 +200,21 @@ class Session:
             folder=self.store.folder.parent,
         )
 
-    def track(self, tracker: Tracker, tell: Callable[[str], None] | None = None) -> TrackingReport:
+    def _show(self, make_pages: MakePages | None) -> list[Path]:
+        """Pictures and pages of the folder."""
+        written = draw(self.plan, self.store.folder)
+        if make_pages is not None and self.store.results_path.is_file():
+            written += make_pages(self.store.folder)
+        return written
+
+    def track(
+        self,
+        tracker: Tracker,
+        tell: Callable[[str], None] | None = None,
+        make_pages: MakePages | None = None,
+    ) -> TrackingReport:
         """Hand over every point that has an outcome, and the artifacts. `tell` as Tracker.finish."""
+        self.keep_truths()
         versions = self._versions()
         given: set[str] = set()  # a point that is there twice is one point
         for point, outcome, equals in self.plan.rows():
@@ -211,7 +228,7 @@ class Session:
         best = best_points(self.plan, 1)
         tags = {"servesweep.best": best[0].name} if best else {}
         artifacts = [self.store.manifest_path, self.store.results_path]
-        artifacts += draw(self.plan, self.store.folder)
+        artifacts += self._show(make_pages)
         return tracker.finish([a for a in artifacts if a.is_file()], tags, tell=tell)
 
     def verdict(self) -> str:
