@@ -61,7 +61,9 @@ def report(
 @click.command()
 @click.argument("sweep", type=SWEEP, metavar="SWEEP")
 @SWEEPS
-@click.option("--rows", type=click.IntRange(1), default=5, show_default=True, help="Best and worst.")
+@click.option(
+    "--rows", type=click.IntRange(1), default=5, show_default=True, help="Best and worst."
+)
 @click.option("--metric", help="Of the heat map; default what ranks the points.")
 @click.option("--json", "form", flag_value="json", help="Everything, as JSON.")
 @click.option("--csv", "form", flag_value="csv", help="A row a point, best first, as CSV.")

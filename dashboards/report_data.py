@@ -7,7 +7,6 @@ and series of points whose tables were kept, the best first, as many as fit `DET
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dashboards.embed import packed
-from dashboards.sweep_data import SweepData, distinct, truth_label, truth_metrics
+from dashboards.sweep_data import SweepData, distinct, short_names, truth_label, truth_metrics
 from dashboards.wording import TITLES, verdict
 from orchestrator.compare import SERIES
 from orchestrator.ranking import LATENCY
@@ -75,12 +74,6 @@ def report_data(data: SweepData) -> dict[str, Any]:
     }
 
 
-def short_names(axes: Sequence[str]) -> dict[str, str]:
-    """The last part of each dotted name, where that tells them apart."""
-    last = [axis.rpartition(".")[2] for axis in axes]
-    return {a: n if last.count(n) == 1 else a for a, n in zip(axes, last, strict=True)}
-
-
 def _axis(name: str, short: str, values: list[Any]) -> dict[str, Any]:
     found = distinct(values)
     place = {value: i for i, value in enumerate(found)}
@@ -132,7 +125,9 @@ def _truth(truth: Truth) -> dict[str, Any]:
         rows = sample(len(requests))
         shown["requests"] = {
             "of": len(requests),
-            "id": [requests.ids[int(r)].as_py() if requests.ids is not None else str(r) for r in rows],
+            "id": [
+                requests.ids[int(r)].as_py() if requests.ids is not None else str(r) for r in rows
+            ],
             "prompt": packed(requests.num_prompt_tokens[rows], "i4"),
             "output": packed(requests.num_output_tokens[rows], "i4"),
             **{name: packed(getattr(requests, name)[rows], "f4") for name in HEADLINE},

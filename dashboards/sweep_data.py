@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,7 +119,9 @@ class SweepData:
 
 def truth_metrics(truth: Truth) -> dict[str, float]:
     """What was measured, under the names that points' metrics have."""
-    metrics = {f"{m}/{s}": value for m, values in truth.metrics.items() for s, value in values.items()}
+    metrics = {
+        f"{m}/{s}": value for m, values in truth.metrics.items() for s, value in values.items()
+    }
     metrics |= {f"throughput/{name}": value for name, value in truth.throughput.items()}
     for name, field in OF_TRUTH.items():
         value = getattr(truth, field)
@@ -186,6 +188,12 @@ def distinct(values: list[Any]) -> list[Any]:
     some = list(dict.fromkeys(value for value in values if value is not None))
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in some)
     return (sorted(some) if numbers else some) + ([None] if None in values else [])
+
+
+def short_names(axes: Sequence[str]) -> dict[str, str]:
+    """The last part of each dotted name, where that tells them apart."""
+    last = [axis.rpartition(".")[2] for axis in axes]
+    return {a: n if last.count(n) == 1 else a for a, n in zip(axes, last, strict=True)}
 
 
 def find_sweep(given: Path, sweeps: Path) -> Path:

@@ -54,7 +54,9 @@ def verdict(data: SweepData) -> str:
         return f"None of {counted(counts['points'], 'point')} has a result to rank{tail}."
     best = data.ranked[0][0]
     who, metrics = data.point_name(best), data.metrics_of(best)
-    more = f" (and {len(data.ranked[0]) - 1} more with this result)" if len(data.ranked[0]) > 1 else ""
+    more = (
+        f" (and {len(data.ranked[0]) - 1} more with this result)" if len(data.ranked[0]) > 1 else ""
+    )
     value = metrics[data.measure]
     if data.measure == LATENCY:
         return (
