@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dashboards.comparison import Comparison
+from dashboards.comparison_data import comparison_data
 from dashboards.embed import write_page
 from dashboards.report_data import report_data
 from dashboards.sweep_data import SweepData
@@ -17,3 +19,10 @@ def write_report(data: SweepData, path: Path) -> Path:
     """Write the page. Raises InputError if the plotting library is not installed."""
     title = f"{data.name} - servesweep"
     return write_page(path, "report.html", SCRIPTS, title, report_data(data))
+
+
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """Write the page of two sweeps or folders. Raises InputError as `write_report`."""
+    data = comparison_data(comparison)
+    scripts = (*SHARED, "comparison.js")
+    return write_page(path, "comparison.html", scripts, f"{data['name']} - servesweep", data)

@@ -150,8 +150,11 @@ def read_sweep(folder: Path) -> SweepData:
         raise InputError(store.results_path, missing[0], MISSING, "a column of a sweep's results")
     table = table.sort_by("index")
     manifest = store.read_manifest() or {}
-    told = {str(point.get("point_id")): point for point in manifest.get("points", ())}
-    points = [told.get(str(i), {}) for i in table["point_id"].to_pylist()]
+    told: dict[str, dict[str, Any]] = {
+        str(point.get("point_id")): point for point in manifest.get("points", ())
+    }
+    none: dict[str, Any] = {}
+    points = [told.get(str(i), none) for i in table["point_id"].to_pylist()]
     truth_of = [point.get("truth") for point in points]
     truths = {key: read_truth(folder, key) for key in dict.fromkeys(truth_of) if key is not None}
     columns = [n for n in table.column_names if n != "index" and n not in TEXTS]

@@ -71,13 +71,13 @@ def _table(data: SweepData, rows: int) -> list[str]:
             row = group[0]
             own = data.metrics_of(row)
             more = f" (+{len(group) - 1} equal)" if len(group) > 1 else ""
-            blocks = data.blocks[row]
+            has = data.blocks[row]
             lines.append(
                 [
                     (said if place == 0 else "") + more,
                     str(first + place),
                     *(shown(data.axes[axis][row]) for axis in axes),
-                    "-" if blocks is None else str(blocks),
+                    "-" if has is None else str(has),
                     *(number(own.get(metric)) for metric in metrics),
                 ]
             )
