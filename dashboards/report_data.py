@@ -14,10 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dashboards.embed import packed
-from dashboards.sweep_data import SweepData, distinct, short_names, truth_label, truth_metrics
+from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
 from dashboards.wording import TITLES, verdict
 from orchestrator.compare import SERIES
 from orchestrator.ranking import LATENCY
+from orchestrator.store_truth import truth_label
 from orchestrator.truth import DEFINITIONS
 from orchestrator.truth_data import HEADLINE, Truth
 from orchestrator.truth_matching import match_requests, simulated_requests

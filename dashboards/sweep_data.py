@@ -130,14 +130,6 @@ def truth_metrics(truth: Truth) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-def truth_label(truth: Truth) -> str:
-    """Where it was measured, in short: a file's name, or the two folders above a recorded run's."""
-    source = Path(truth.source)
-    if truth.kind == "recorded":
-        return "/".join(source.parts[-3:-1]).lstrip("/") or source.name
-    return source.name or truth.kind
-
-
 def read_sweep(folder: Path) -> SweepData:
     """A sweep's folder. Raises InputError if there are no results in it."""
     store = SweepStore(folder)
@@ -149,12 +141,11 @@ def read_sweep(folder: Path) -> SweepData:
     if missing:
         raise InputError(store.results_path, missing[0], MISSING, "a column of a sweep's results")
     table = table.sort_by("index")
-    manifest = store.read_manifest() or {}
+    manifest: dict[str, Any] = store.read_manifest() or {}
     told: dict[str, dict[str, Any]] = {
         str(point.get("point_id")): point for point in manifest.get("points", ())
     }
-    none: dict[str, Any] = {}
-    points = [told.get(str(i), none) for i in table["point_id"].to_pylist()]
+    points = [told.get(str(i), {}) for i in table["point_id"].to_pylist()]
     truth_of = [point.get("truth") for point in points]
     truths = {key: read_truth(folder, key) for key in dict.fromkeys(truth_of) if key is not None}
     columns = [n for n in table.column_names if n != "index" and n not in TEXTS]
@@ -180,7 +171,8 @@ def read_sweep(folder: Path) -> SweepData:
 def _axes(table: pa.Table, manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
     """In the order of the sweep file, which the manifest's points tell."""
     names = [name.removeprefix(AXIS) for name in table.column_names if name.startswith(AXIS)]
-    first = next(iter(manifest.get("points", ())), {}).get("axes", {})
+    points: Sequence[dict[str, Any]] = manifest.get("points", ())
+    first = points[0].get("axes", {}) if points else {}
     order = [name for name in first if name in names]
     order += [name for name in names if name not in order]
     return {name: table[f"{AXIS}{name}"].to_pylist() for name in order}

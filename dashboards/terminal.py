@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.sweep_data import SweepData, distinct, short_names, truth_label, truth_metrics
+from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
 from dashboards.wording import number, title, verdict
+from orchestrator.store_truth import truth_label
 from profiles.errors import InputError
 
 SHOWN = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from dashboards.sweep_data import PARTIAL, SweepData, truth_label
+from dashboards.sweep_data import PARTIAL, SweepData
 from orchestrator.ranking import LATENCY, MEAN_ABS
+from orchestrator.store_truth import truth_label
 
 TITLES = {
     MEAN_ABS: "mean absolute difference (%)",

@@ -31,6 +31,14 @@ def truth_key(truth: Truth) -> str:
     return truth.content_id[:16]
 
 
+def truth_label(truth: Truth) -> str:
+    """Where it was measured, in short: a file's name, or the two folders above a recorded run's."""
+    source = Path(truth.source)
+    if truth.kind == "recorded":
+        return "/".join(source.parts[-3:-1]).lstrip("/") or source.name
+    return source.name or truth.kind
+
+
 def write_truth(folder: Path, truth: Truth) -> None:
     """Into a sweep's folder; equal truths give equal bytes."""
     own = folder / "truth" / truth_key(truth)
