@@ -27,6 +27,7 @@ BARS = (
     *(MEAN_ABS, "ttft_ms/mean", "ttft_ms/p99", "tpot_ms/mean", "latency_ms/mean"),
     *("throughput/output_tokens_per_s", "kv/blocks", "kv/preemptions"),
 )
+AS_IT_WAS = {"xAxisKey": "step", "lineSmoothness": 0, "useGlobalLineSmoothing": False}
 COLUMNS = (*BARS, "prefix_cache/hit_rate")
 
 
@@ -98,9 +99,7 @@ def views(runs: SweepRuns) -> list[View]:
     has_series = [s for s in SERIES if any(f"series/{s}" in run.metrics for run in runs.shown)]
     over_time = _Charts("over time")
     for series in has_series:
-        over_time.add(
-            "LINE", f"series/{series}", runsCountToCompare=len(runs.shown), xAxisKey="step"
-        )
+        over_time.add("LINE", f"series/{series}", runsCountToCompare=len(runs.shown), **AS_IT_WAS)
     numbers = _Charts("numbers")
     for metric in BARS:
         if any(metric in run.metrics for run in runs.shown):

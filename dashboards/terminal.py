@@ -232,7 +232,7 @@ def _point(data: SweepData, row: int, rank: int | None) -> dict[str, Any]:
 
 
 def as_csv(data: SweepData) -> str:
-    """A row a point, best first; columns as in results.parquet."""
+    """A line a point, best first; columns as in results.parquet."""
     metrics, texts = sorted(data.metrics), ("point_id", "name", "status", "equals", "reason")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -251,4 +251,4 @@ def as_csv(data: SweepData) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else clean(str(value))

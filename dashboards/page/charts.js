@@ -1,6 +1,7 @@
 // A metric along an axis with the truth as a line, and all axes at once.
 
 const BY_BLOCKS = "kv/blocks";
+const MOST_MARKERS = 60; // on a line
 
 function curveX() {
   const axis = axisNamed(state.curveX);
@@ -59,7 +60,7 @@ function drawCurve(element) {
     named.add(name);
     const look = lineLook(by ? code : dashes.get(rest));
     return {
-      type: "scatter", mode: joined ? "lines+markers" : "markers", name: plain(name), legendgroup: name, showlegend: first,
+      type: "scatter", mode: !joined ? "markers" : rows.length > MOST_MARKERS ? "lines" : "lines+markers", name: plain(name, 110), legendgroup: name, showlegend: first,
       x: rows.map(x.value), y: rows.map((row) => y[row]), customdata: rows,
       hoverinfo: "text", hovertext: rows.map((row) => hoverText(row, state.curveY)),
       line: { color: look.color, dash: by ? DASHES[dashes.get(rest) % DASHES.length] : look.dash, width: 2 },
@@ -125,7 +126,7 @@ function drawParallel(element) {
     return {
       label: plain(axis.short, 30), values: rows.map((row) => axis.codes[row]),
       tickvals: used.filter((_, i) => i % every === 0),
-      ticktext: used.filter((_, i) => i % every === 0).map((code) => plain(label(axis.values[code]), 22)),
+      ticktext: used.filter((_, i) => i % every === 0).map((code) => shortened(label(axis.values[code]), 16)), // as text, unlike titles
       range: [Math.min(...used) - 0.2, Math.max(...used) + 0.2],
     };
   });
@@ -137,5 +138,5 @@ function drawParallel(element) {
     line: { color: colours, colorscale: "Cividis", reversescale: isDark(), showscale: true, colorbar: { thickness: 14, title: { text: plain(titleOf(state.parallel)), side: "right" } } },
     labelfont: { color: colour("--ink") }, tickfont: { color: colour("--ink") }, rangefont: { color: colour("--quiet") },
   };
-  plot(element, [trace], layoutLook(460, { margin: { l: 70, r: 30, t: 90, b: 30 } }));
+  plot(element, [trace], layoutLook(460, { margin: { l: 120, r: 30, t: 90, b: 30 } }));
 }

@@ -40,8 +40,8 @@ function format(value) {
 
 // A signed difference, to three digits.
 function percent(value) {
-  const text = String(Number(value.toPrecision(3)));
-  return `${value > 0 ? "+" : ""}${text.replace("-", "−")} %`;
+  const text = String(Math.abs(value) < 5e-4 ? 0 : Number(value.toPrecision(3)));
+  return `${value > 0 && text !== "0" ? "+" : ""}${text.replace("-", "−")} %`;
 }
 
 // Of an axis: numbers short, the rest as it is.
@@ -51,10 +51,13 @@ function label(value) {
   return String(value);
 }
 
+function shortened(text, limit) {
+  return text.length > limit ? `${text.slice(0, limit - 1)}…` : text;
+}
+
 // plotly reads a little markup in its texts; what a sweep says must not be taken for any.
 function plain(text, limit = 60) {
-  const short = text.length > limit ? `${text.slice(0, limit - 1)}…` : text;
-  return short.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  return shortened(text, limit).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
 function titleOf(metric) {

@@ -32,7 +32,11 @@ function truthsOfChosen() {
 }
 
 function lineName(row) {
-  return plain(VARIED.map((axis) => `${axis.short}=${label(valueOf(axis, row))}`).join(", ") || DATA.points.name[row], 110);
+  return plain(axesOf(row), 110);
+}
+
+function axesOf(row) {
+  return (VARIED.map((axis) => `${axis.short}=${label(valueOf(axis, row))}`).join(", ") || DATA.points.name[row]);
 }
 
 function drawCdf(element) {
@@ -131,7 +135,7 @@ function drawErrors(element) {
     });
     const look = lineLook(i);
     const sizes = y.map(Math.abs).sort((a, b) => a - b);
-    if (sizes.length) notes.push(`${lineName(row)}: half of the requests within ${percent(sizes[Math.floor(sizes.length / 2)]).replace("+", "")}`);
+    if (sizes.length) notes.push(`${axesOf(row)}: half of the requests within ${percent(sizes[Math.floor(sizes.length / 2)]).replace("+", "")}`);
     if (truth.requests.of > measured.length) notes.push(`${measured.length} of ${truth.requests.of} requests are shown`);
     traces.push({
       type: "scatter", mode: "markers", name: lineName(row), x, y, hoverinfo: "text", hovertext: text,

@@ -17,6 +17,8 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
+const SLOW_MS = 250; // what takes long to draw waits until the reader pauses
+
 let printing = false;
 
 function isDark() {
@@ -78,8 +80,8 @@ const watcher = new IntersectionObserver((entries) => {
   drawDue();
 }, { rootMargin: "300px" });
 
-function addChart(id, draw) {
-  charts.set(id, { draw, due: true });
+function addChart(id, draw, slow = false) {
+  charts.set(id, { draw, due: true, slow });
   watcher.observe(byId(id));
 }
 
@@ -93,10 +95,11 @@ function redraw(...ids) {
 function drawDue(all = false) {
   for (const [id, chart] of charts) {
     const hidden = byId(id).closest("section").hidden;
-    if (chart.due && !hidden && (all || inView.has(id))) {
-      chart.due = false;
-      chart.draw(byId(id));
-    }
+    if (!chart.due || hidden || !(all || inView.has(id))) continue;
+    chart.due = false;
+    clearTimeout(chart.later);
+    if (chart.slow && !all) chart.later = setTimeout(() => chart.draw(byId(id)), SLOW_MS);
+    else chart.draw(byId(id));
   }
 }
 

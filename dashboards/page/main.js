@@ -108,7 +108,7 @@ function main() {
   addChart("cdf-chart", drawCdf);
   addChart("time-chart", drawTime);
   addChart("errors-chart", drawErrors);
-  addChart("parallel-chart", drawParallel);
+  addChart("parallel-chart", drawParallel, true);
   addChart("share-chart", drawShare);
   drawAll();
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("points").focus(); });
