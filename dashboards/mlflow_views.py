@@ -63,8 +63,12 @@ class SweepRuns:
 
     @property
     def shown(self) -> list[Run]:
-        """The truth and the best points."""
-        return [*self.truths, *self.points[:BEST]]
+        """The truth and the best points; of those with series, where some have them.
+
+        Series are kept of points with different results, so that they are not all the same line.
+        """
+        kept = [run for run in self.points if any(f"series/{s}" in run.metrics for s in SERIES)]
+        return [*self.truths, *(kept or self.points)[:BEST]]
 
     @property
     def axes(self) -> list[str]:
@@ -213,7 +217,7 @@ def series_page(runs: SweepRuns, series: str) -> str | None:
     return (
         f"/#/metric?runs={_json(some)}&metric={_json(metric)}&experiments={_json([runs.experiment_id])}"
         f"&plot_metric_keys={_json([metric])}&plot_layout={_json({'autosize': True})}&x_axis=step"
-        "&y_axis_scale=linear&line_smoothness=1&show_point=false&deselected_curves=[]"
+        "&y_axis_scale=linear&line_smoothness=0&show_point=false&deselected_curves=[]"
         "&last_linear_y_axis_range=[]"
     )
 
