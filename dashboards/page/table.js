@@ -1,6 +1,6 @@
 // The table of points: sortable, with the truth on top; its boxes choose points for the curves.
 
-const PAGES = [25, 100, 1000];
+const PAGES = [25, 100, 500];
 const MOST_CHOSEN = 12;
 
 function errorName(metric) {
@@ -124,7 +124,8 @@ function chosenChanged() {
 
 function drawTableControls(count) {
   const shown = Math.min(count, state.rows);
-  const sizes = PAGES.map((size) => [size, `${size} rows`]).concat([[COUNT, "all rows"]]);
+  const sizes = [...new Set([...PAGES, state.rows])].filter((size) => size < COUNT || size === state.rows)
+    .sort((a, b) => a - b).map((size) => [size, `${size} rows`]).concat([[Number.MAX_SAFE_INTEGER, "all rows"]]);
   const others = Object.keys(METRICS).filter((name) => !state.columns.includes(name)).map((name) => [name, titleOf(name)]);
   const removable = state.columns.map((name) => [name, titleOf(name)]);
   const change = (columns) => { state.columns = columns; writeHash(); drawTable(); };

@@ -95,7 +95,7 @@ function drawStep() {
     const some = [...steps.keys()].filter((k) => steps[k] === STEP[i]).map((k) => DATA.ids[requests[k]]);
     return some.length ? `${name}: ${some.join(", ")}` : null;
   });
-  const held = REASON[i] >= 0 ? `the first in the queue waits for ${DATA.reasons[REASON[i]]}` : "nobody waits";
+  const held = REASON[i] >= 0 ? `the first in the queue is held up by: ${DATA.reasons[REASON[i]]}` : "nobody waits";
   const said = [
     `Step ${STEP[i]} at ${format(SECONDS[i])} s, ${format((STEPS.end_ns[i] - STEPS.start_ns[i]) / 1e6)} ms: ` +
       `${STEPS.num_tokens[i]} tokens, ${STEPS.num_admitted[i]} admitted, ${STEPS.running_after_schedule[i]} of at most ${DATA.max_num_seqs} running, ` +
