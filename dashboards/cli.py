@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli import EXISTING_FILE, FOLDER, reports_errors
+from orchestrator.cli_errors import EXISTING_FILE, FOLDER, reports_errors
 
 SWEEP = click.Path(path_type=Path)
 SWEEPS = click.option(

@@ -66,7 +66,7 @@ class SweepComparison:
             for rows, side in ((self.only_a, "A"), (self.only_b, "B"))
             if rows
         ]
-        best = [_best(data, self.measure) for data in (self.a, self.b)]
+        best = [_best(data) for data in (self.a, self.b)]
         moved = f"; best {title(self.measure)} {best[0]} in A, {best[1]} in B"
         said = f"of {counted(len(self.pairs), 'point')} in both{ids} {', '.join(told + only)}"
         return f"{self.name}: {said}{moved}."
@@ -156,7 +156,7 @@ def _by_key(data: SweepData, axes: Sequence[str]) -> dict[str, list[int]]:
 
 def measured(data: SweepData, row: int) -> float:
     """What ranks the point; infinite if it has none."""
-    value = float(data.metrics[data.measure][row]) if data.measure in data.metrics else math.nan
+    value = float(data.scores[row])
     return value if math.isfinite(value) else math.inf
 
 
@@ -176,9 +176,8 @@ def _state(a: SweepData, row_a: int, b: SweepData, row_b: int) -> State:
     return "same" if a.metrics_of(row_a) == b.metrics_of(row_b) else "changed"
 
 
-def _best(data: SweepData, metric: str) -> str:
-    values = [v for v in data.metrics.get(metric, ()) if math.isfinite(v)]
-    return number(min(values)) if values else "-"
+def _best(data: SweepData) -> str:
+    return number(float(data.scores[data.ranked[0][0]])) if data.ranked else "-"
 
 
 def summary_lines(comparison: Comparison) -> list[str]:

@@ -53,6 +53,7 @@ def report_data(data: SweepData) -> dict[str, Any]:
         "titles": {name: TITLES[name] for name in TITLES if name in data.metrics},
         "columns": [n for n in (data.measure, *COLUMNS) if n in data.metrics],
         "axes": [_axis(name, short[name], values) for name, values in data.axes.items()],
+        "leading": data.leading_axes,
         "points": {
             "count": len(data),
             "id": data.texts["point_id"],
@@ -64,7 +65,10 @@ def report_data(data: SweepData) -> dict[str, Any]:
             "notes": [None if n is None else notes.index(n) for n in data.texts["notes"]],
         },
         "notes": notes,
-        "metrics": {name: packed(values, "f8") for name, values in sorted(data.metrics.items())},
+        "metrics": {
+            name: packed(data.scores if name == data.measure else values, "f8")
+            for name, values in sorted(data.metrics.items())
+        },
         "ranked": data.ranked,
         "failed": data.failed,
         "truths": {key: _truth(truth) for key, truth in data.truths.items()},

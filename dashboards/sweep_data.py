@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orchestrator.ranking import LATENCY, MEAN_ABS, ranked_groups
+from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL, ranked_groups, score
 from orchestrator.store import TEXTS, SweepStore
 from orchestrator.store_truth import read_truth
 from orchestrator.truth_data import Truth
 from profiles.errors import MISSING, InputError
 
 FINISHED, NOT_RUN = "finished", "not_run"
-PARTIAL = f"{MEAN_ABS}_partial"
 AXIS = "axes/"
 # What a metric of a truth is called; an error is measured against zero.
 OF_TRUTH = {"kv/blocks": "num_gpu_blocks", "makespan_ms": "makespan_ms"}
@@ -58,8 +57,28 @@ class SweepData:
         return LATENCY
 
     @cached_property
+    def leading_axes(self) -> list[str]:
+        """Axes with several values, without those that move together with one before them."""
+        leading: list[str] = []
+        for axis, values in self.axes.items():
+            count = len(distinct(values))
+            if count > 1 and not any(
+                count == len(set(zip(values, self.axes[other], strict=True)))
+                and count == len(distinct(self.axes[other]))
+                for other in leading
+            ):
+                leading.append(axis)
+        return leading
+
+    @cached_property
+    def scores(self) -> NDArray[np.float64]:
+        """float64[n]: the measure; an error over some metrics where there is none over all."""
+        found = [score(self.metrics_of(row), self.measure) for row in range(len(self))]
+        return np.array([np.nan if value is None else value for value in found], np.float64)
+
+    @cached_property
     def ranked(self) -> list[list[int]]:
-        """Rows that ran and have the measure, best first; those with one result together."""
+        """Rows that ran and have a score, best first; those with one result together."""
         own = [
             (row, row, self.metrics_of(row))
             for row in range(len(self))
@@ -186,9 +205,14 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def short_names(axes: Sequence[str]) -> dict[str, str]:
-    """The last part of each dotted name, where that tells them apart."""
-    last = [axis.rpartition(".")[2] for axis in axes]
-    return {a: n if last.count(n) == 1 else a for a, n in zip(axes, last, strict=True)}
+    """As many of the last parts of each dotted name as tell it apart."""
+    names = {}
+    for axis in axes:
+        parts = axis.split(".")
+        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        unique = (e for e in ends if sum(f".{other}".endswith(f".{e}") for other in axes) == 1)
+        names[axis] = next(unique, axis)
+    return names
 
 
 def find_sweep(given: Path, sweeps: Path) -> Path:

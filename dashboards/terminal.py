@@ -24,6 +24,7 @@ SHOWN = (
 )
 CELL = 8
 MAX_TEXT = 24
+MOST_TRUTHS = 4  # told; where points have truths of their own, errors say it
 MAX_LINES = 24  # of a heat map
 
 
@@ -54,10 +55,11 @@ def _width() -> int:
 
 def _table(data: SweepData, rows: int) -> list[str]:
     short = short_names(list(data.axes))
-    axes = [axis for axis, values in data.axes.items() if len(distinct(values)) > 1]
+    axes = data.leading_axes
     metrics = [m for m in dict.fromkeys((data.measure, *SHOWN)) if m in data.metrics]
     lines = [["", "rank", *(short[a] for a in axes), "KV blocks", *map(title, metrics)]]
-    for truth in data.truths.values():
+    few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
+    for truth in few.values():
         measured = truth_metrics(truth)
         values = [number(measured.get(m)) if m in measured else "" for m in metrics]
         blocks = "" if truth.num_gpu_blocks is None else str(truth.num_gpu_blocks)
@@ -70,7 +72,7 @@ def _table(data: SweepData, rows: int) -> list[str]:
     ):
         for place, group in enumerate(some):
             row = group[0]
-            own = data.metrics_of(row)
+            own = data.metrics_of(row) | {data.measure: float(data.scores[row])}
             more = f" (+{len(group) - 1} equal)" if len(group) > 1 else ""
             has = data.blocks[row]
             lines.append(
@@ -116,8 +118,8 @@ def _broken(text: str, width: int = 12) -> list[str]:
 
 def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
     """Over the two axes with the most values; a cell is the best of its points by the measure."""
-    values = {axis: distinct(of) for axis, of in data.axes.items()}
-    axes = sorted((a for a in values if len(values[a]) > 1), key=lambda a: -len(values[a]))[:2]
+    values = {axis: distinct(data.axes[axis]) for axis in data.leading_axes}
+    axes = sorted(values, key=lambda axis: -len(values[axis]))[:2]
     if not axes:
         return []
     across, down = axes[0], axes[1] if len(axes) > 1 else None
@@ -133,11 +135,11 @@ def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
         if down
         else {}
     )
-    measure = data.metrics[data.measure]
-    for row, value in enumerate(measure):
+    shown_values = data.scores if metric == data.measure else data.metrics[metric]
+    for row, value in enumerate(data.scores):
         at = (place_y[data.axes[down][row]] if down else 0, place_x[data.axes[across][row]])
         if math.isfinite(value) and value < best[at]:
-            best[at], cells[at] = value, data.metrics[metric][row]
+            best[at], cells[at] = value, shown_values[row]
     short = short_names(list(data.axes))
     said = f"{title(metric)}: {clean(short[across])} across" + (
         f", {clean(short[down])} down" if down else ""

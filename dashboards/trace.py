@@ -9,6 +9,8 @@ first of these that holds of the step:
     token budget       the batch has max_num_batched_tokens
     KV blocks          none of them; without chunked prefill it may be the budget as well, and is said so
 
+InfiniLM's scheduler has other rules; what its admission refuses is not told apart.
+
 From a request's admission until its batch starts the device is busy with the batch before.
 """
 
@@ -40,7 +42,7 @@ REASONS = (
     "budget or KV blocks",
     "device busy",
 )
-PREEMPTION, SEATS, BUDGET, BLOCKS, BUDGET_OR_BLOCKS, DEVICE = range(len(REASONS))
+PREEMPTION, SEATS, BUDGET, BLOCKS, BUDGET_OR_BLOCKS, ADMISSION, DEVICE = range(len(REASONS))
 
 Ints = NDArray[np.int64]
 
@@ -212,6 +214,8 @@ def _flat(table: pa.Table, column: str, ids: pa.Array) -> tuple[Ints, Ints]:
 def _reasons(steps: dict[str, Ints], point: Point) -> Ints:
     """Of each step, why the head of the queue stayed there."""
     engine = point.engine
+    if engine.is_infinilm:
+        return np.where(steps["waiting_after_schedule"] == 0, -1, ADMISSION)
     blocks = BLOCKS if engine.enable_chunked_prefill else BUDGET_OR_BLOCKS
     reason = np.select(
         [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from dashboards.sweep_data import PARTIAL, SweepData
-from orchestrator.ranking import LATENCY, MEAN_ABS
+from dashboards.sweep_data import SweepData
+from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL
 from orchestrator.store_truth import truth_label
 
 TITLES = {
     MEAN_ABS: "mean absolute difference (%)",
-    PARTIAL: "mean absolute difference (%), partial",
+    PARTIAL: "mean absolute difference (%), of some metrics",
     LATENCY: "mean latency (ms)",
     "latency_ms/p99": "latency p99 (ms)",
     "ttft_ms/mean": "TTFT mean (ms)",
@@ -58,7 +58,7 @@ def verdict(data: SweepData) -> str:
     more = (
         f" (and {len(data.ranked[0]) - 1} more with this result)" if len(data.ranked[0]) > 1 else ""
     )
-    value = metrics[data.measure]
+    value = float(data.scores[best])
     if data.measure == LATENCY:
         return (
             f"Of {counted(counts['points'], 'point')} the quickest is {who}{more}: mean latency "
@@ -73,7 +73,7 @@ def verdict(data: SweepData) -> str:
         blocks = f", with {data.blocks[best]} KV blocks"
         if truth is not None and truth.num_gpu_blocks is not None:
             blocks += f" (measured: {truth.num_gpu_blocks})"
-    over = f"{metrics.get('num_headline', math.nan):.0f} metrics"
+    over = counted(round(metrics["num_headline"]), "metric")
     return (
         f"Of {counted(counts['points'], 'point')} the nearest{measured} is {who}{more}: "
         f"{value:.2f} % mean absolute difference over {over}{blocks}{tail}."

@@ -24,10 +24,17 @@ function drawCurveControls() {
   );
 }
 
+// Whether two axes are the same or move together.
+function together(one, other) {
+  if (!other || one === other) return one === other;
+  const pairs = new Set(Array.from(one.codes, (code, row) => `${code} ${other.codes[row]}`));
+  return pairs.size === one.values.length && pairs.size === other.values.length;
+}
+
 // Points that differ in nothing but what is across are one line.
 function curveGroups(x) {
   const axisX = x.axis;
-  const others = VARIED.filter((axis) => axis !== axisX && !(state.curveX === BY_BLOCKS && axis.name.includes("gpu_memory_utilization")));
+  const others = LEADING.filter((axis) => !together(axis, axisX) && !(state.curveX === BY_BLOCKS && axis.name.includes("gpu_memory_utilization")));
   const groups = new Map();
   for (const row of visible) {
     if (Number.isNaN(METRICS[state.curveY][row])) continue;
@@ -67,6 +74,9 @@ function drawCurve(element) {
       marker: { color: look.color, size: joined ? 6 : 5, symbol: (by ? code : dashes.get(rest)) % 8 },
     };
   });
+  if (truthsOf(visible).length > MOST_TRUTHS && !state.curveY.startsWith("err_pct/")) {
+    groups.forEach((rows, i) => traces.push(truthTrace(rows, x, i === 0, traces[i].line.color)));
+  }
   const shapes = [];
   const annotations = [];
   for (const line of truthLines()) {
@@ -74,7 +84,7 @@ function drawCurve(element) {
     annotations.push({ xref: "paper", x: 1, xanchor: "right", y: line.value, yanchor: "bottom", text: plain(line.text), showarrow: false });
   }
   if (state.curveX === BY_BLOCKS) {
-    for (const truth of Object.values(DATA.truths)) {
+    for (const truth of truthsOf(visible).slice(0, MOST_TRUTHS).map((key) => DATA.truths[key])) {
       const blocks = truth.metrics[BY_BLOCKS];
       if (blocks === undefined) continue;
       shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: blocks, x1: blocks, line: { color: colour("--quiet"), width: 2, dash: "dot" } });
@@ -94,9 +104,22 @@ function drawCurve(element) {
   }
 }
 
+// Where every point has a truth of its own.
+function truthTrace(rows, x, first, color) {
+  const some = rows.filter((row) => DATA.truths[truthKey(row)]?.metrics[state.curveY] !== undefined);
+  const value = (row) => DATA.truths[truthKey(row)].metrics[state.curveY];
+  return {
+    type: "scatter", mode: "markers", name: "truth", legendgroup: "truth", showlegend: first, x: some.map(x.value), y: some.map(value),
+    hoverinfo: "text", hovertext: some.map((row) => `truth of ${plain(DATA.points.name[row], 160)}<br>${format(value(row))}`), customdata: some,
+    marker: { color, symbol: "line-ew", size: 18, line: { color, width: 4 } },
+  };
+}
+
 function truthLines() {
   if (state.curveY.startsWith("err_pct/")) return [{ value: 0, text: "truth" }];
-  return Object.values(DATA.truths)
+  const truths = truthsOf(visible).map((key) => DATA.truths[key]);
+  if (truths.length > MOST_TRUTHS) return [];
+  return truths
     .filter((truth) => truth.metrics[state.curveY] !== undefined)
     .map((truth) => ({ value: truth.metrics[state.curveY], text: `truth ${truth.label}: ${format(truth.metrics[state.curveY])}` }));
 }

@@ -27,7 +27,7 @@ function withDetails() {
 
 function truthsOfChosen() {
   const keys = new Set(state.chosen.map(truthKey).filter((key) => key));
-  if (!state.chosen.length) Object.keys(DATA.truths).slice(0, 1).forEach((key) => keys.add(key));
+  if (!state.chosen.length) truthsOf(visible).slice(0, 1).forEach((key) => keys.add(key));
   return [...keys].map((key) => DATA.truths[key]);
 }
 
@@ -36,7 +36,7 @@ function lineName(row) {
 }
 
 function axesOf(row) {
-  return (VARIED.map((axis) => `${axis.short}=${label(valueOf(axis, row))}`).join(", ") || DATA.points.name[row]);
+  return LEADING.map((axis) => `${axis.short}=${label(valueOf(axis, row))}`).join(", ") || DATA.points.name[row];
 }
 
 function drawCdf(element) {
@@ -164,7 +164,7 @@ function drawShare(element) {
     marker: { color: lineLook(i).color, pattern: { shape: ["", "/", ".", "x", "-", "\\"][i % 6], fillmode: "overlay", fgopacity: 0.35 } },
     hovertemplate: `%{x:.1%}`,
   }));
-  plot(element, traces, layoutLook(140 + 34 * rows.length, {
-    barmode: "stack", xaxis: axisLook("share of device time", { tickformat: ".0%" }), yaxis: axisLook("", { autorange: "reversed" }),
+  plot(element, traces, layoutLook(150 + 34 * rows.length, {
+    barmode: "stack", legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, xaxis: axisLook("share of device time", { tickformat: ".0%" }), yaxis: axisLook("", { autorange: "reversed" }),
   }));
 }

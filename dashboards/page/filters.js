@@ -6,6 +6,7 @@ const METRICS = Object.fromEntries(Object.entries(DATA.metrics).map(([name, p]) 
 const EQUALS = unpack(DATA.points.equals);
 const BLOCKS = unpack(DATA.points.blocks);
 const VARIED = AXES.filter((axis) => axis.values.length > 1);
+const LEADING = VARIED.filter((axis) => DATA.leading.includes(axis.name)); // the others move with one of these
 const MOST_CHIPS = 16;
 const RANK = rankOfRows();
 
@@ -20,6 +21,10 @@ function rankOfRows() {
 
 function truthKey(row) {
   return Array.isArray(DATA.truth_of) ? DATA.truth_of[row] : DATA.truth_of;
+}
+
+function truthsOf(rows) {
+  return [...new Set(rows.map(truthKey))].filter((key) => key);
 }
 
 function valueOf(axis, row) {

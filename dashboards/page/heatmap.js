@@ -19,7 +19,7 @@ function axisNamed(name) {
 }
 
 function heldRows() {
-  const held = VARIED.filter((axis) => axis.name !== state.heatX && axis.name !== state.heatY);
+  const held = LEADING.filter((axis) => axis.name !== state.heatX && axis.name !== state.heatY);
   return visible.filter((row) => held.every((axis) => {
     const code = state.held[axis.name];
     return code === undefined || axis.codes[row] === code;
@@ -51,7 +51,7 @@ function drawHeatControls() {
     drawHeatControls();
     redraw("heat-chart");
   };
-  const held = VARIED.filter((axis) => axis.name !== state.heatX && axis.name !== state.heatY);
+  const held = LEADING.filter((axis) => axis.name !== state.heatX && axis.name !== state.heatY);
   replaceControls("heat-controls",
     select("Across", names, state.heatX, change("heatX")),
     select("Up", [["", "(one row)"], ...names], state.heatY, change("heatY")),

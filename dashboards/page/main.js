@@ -3,7 +3,7 @@
 const FIRST_NOTES = 6;
 
 function startValues() {
-  const byValues = [...VARIED].sort((a, b) => b.values.length - a.values.length);
+  const byValues = [...LEADING].sort((a, b) => b.values.length - a.values.length);
   const withTables = DATA.ranked.map((group) => group[0]).filter((row) => DATA.details[String(row)]);
   const across = byValues.find((axis) => axis.numeric) || byValues[0];
   const truthHas = Object.values(DATA.truths).some((truth) => truth.metrics["ttft_ms/mean"] !== undefined);
@@ -39,13 +39,19 @@ function drawHead() {
     `${counts.points} points: ${counts.finished} finished, ${counts.equal} equal to another, ${counts.failed} failed` +
       (counts.not_run ? `, ${counts.not_run} not run` : ""),
     DATA.model ? `model ${DATA.model}` : null,
-    ...Object.values(DATA.truths).map((truth) => `truth: ${truth.label} (${truth.kind.replaceAll("_", " ")})`),
+    truthsTold(),
     DATA.servesweep ? `servesweep ${DATA.servesweep}` : null,
     DATA.commit ? `commit ${DATA.commit.slice(0, 12)}${DATA.commit.endsWith("-dirty") ? " with changes" : ""}` : null,
   ];
   show("facts", said.filter((one) => one).join(" · "));
   show("points-help", "The boxes, or a click on a row or on a heat map's cell, choose points for the curves below. " +
     "Grey numbers are errors against the truth.");
+}
+
+function truthsTold() {
+  const truths = Object.values(DATA.truths);
+  if (truths.length > MOST_TRUTHS) return `${truths.length} truths, one for each of some points`;
+  return truths.map((truth) => `truth: ${truth.label} (${truth.kind.replaceAll("_", " ")})`).join(", ");
 }
 
 function drawFailures() {

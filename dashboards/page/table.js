@@ -2,6 +2,7 @@
 
 const PAGES = [25, 100, 500];
 const MOST_CHOSEN = 12;
+const MOST_TRUTHS = 4; // as rows of the table and lines of a chart; more stand beside their points
 
 function errorName(metric) {
   if (metric === "makespan_ms") return "err_pct/makespan";
@@ -37,7 +38,8 @@ function drawTable() {
   const rows = sorted(visible, all);
   const head = make("tr", {}, make("th", { class: "text" }, "curves"), all.map((column) => headCell(column)));
   const body = make("tbody", {});
-  for (const truth of Object.values(DATA.truths)) body.append(truthRow(truth, all));
+  const keys = truthsOf(visible);
+  if (keys.length <= MOST_TRUTHS) for (const key of keys) body.append(truthRow(DATA.truths[key], all));
   for (const row of rows.slice(0, state.rows)) body.append(pointRow(row, all));
   byId("table").replaceChildren(make("thead", {}, head), body);
   drawTableControls(rows.length);
@@ -86,10 +88,16 @@ function pointRow(row, all) {
     }
     const value = column.value(row);
     if (column.text) return make("td", { class: value === "finished" ? "text" : "text bad" }, statusText(row));
-    return make("td", {}, format(value), column.metric ? errorOf(column.metric, row) : null);
+    return make("td", { title: column.truth ? truthTold(column.truth, row) : null }, format(value),
+      column.metric ? errorOf(column.metric, row) : null);
   });
   return make("tr", { class: chosen ? "row chosen" : "row", "data-row": row, onclick: () => choose(row) },
     make("td", { class: "text" }, box), cells);
+}
+
+function truthTold(metric, row) {
+  const value = DATA.truths[truthKey(row)]?.metrics[metric];
+  return value === undefined ? null : `truth: ${format(value)}`;
 }
 
 function statusText(row) {

@@ -85,7 +85,16 @@ def test_distinct_values_and_short_names() -> None:
     assert distinct(["b", "a", "b"]) == ["b", "a"]
     assert distinct([True, False, True]) == [True, False]
     axes = ["engine.block_size", "tiers.cpu.capacity_gib", "tiers.cxl.capacity_gib"]
-    assert list(short_names(axes).values()) == ["block_size", *axes[1:]]
+    short = ["block_size", "cpu.capacity_gib", "cxl.capacity_gib"]
+    assert list(short_names(axes).values()) == short
+    assert short_names(["a.size", "size"]) == {"a.size": "a.size", "size": "size"}
+
+
+def test_axes_that_move_together_are_one(tmp_path: Path) -> None:
+    zipped = [{BLOCKS: [10, 20, 40], "engine.max_num_seqs": [4, 6, 8]}]
+    axes = {"engine.scheduler_reserve_full_isl": [True, False]}
+    session, _ = run_sweep(write_sweep(tmp_path, axes=axes, zipped=zipped), tmp_path / "out")
+    assert read(session).leading_axes == ["engine.scheduler_reserve_full_isl", BLOCKS]
 
 
 @pytest.mark.parametrize(
