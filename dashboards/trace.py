@@ -40,6 +40,7 @@ REASONS = (
     "token budget",
     "KV blocks",
     "budget or KV blocks",
+    "InfiniLM's admission",
     "device busy",
 )
 PREEMPTION, SEATS, BUDGET, BLOCKS, BUDGET_OR_BLOCKS, ADMISSION, DEVICE = range(len(REASONS))
