@@ -14,7 +14,7 @@ from dashboards.trace_page import page_data, write_trace_page
 from simulator import point_from_mapping
 from tests.dashboards.browser import address_of, all_drawn, needs_browser, opened
 from tests.dashboards.make import EVIL, EVILS, POOLS, make_sweep, read, with_failure
-from tests.orchestrator.sweep_make import BLOCKS, base
+from tests.orchestrator.sweep_make import BLOCKS, TRUTH, base, run_sweep, write_sweep
 
 pytestmark = needs_browser
 
@@ -193,3 +193,22 @@ def test_a_trace_step_by_step(tmp_path: Path) -> None:
         assert page.evaluate("STEP[state.step]") == step + 1
         assert hash_of(page) == f"#step={step + 1}"
         assert page.locator("#wait-table tbody tr").count() > 0
+
+
+def test_a_thousand_points_are_a_small_file_that_answers(tmp_path: Path) -> None:
+    axes = {
+        "engine.num_gpu_blocks_override": [10 + i for i in range(50)],
+        "engine.max_num_seqs": [2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+        "engine.scheduler_reserve_full_isl": [True, False],
+    }
+    sweep = write_sweep(tmp_path, axes=axes, execution={"keep_requests": "all"}, truth=TRUTH)
+    session, _ = run_sweep(sweep, tmp_path / "out")
+    path = write_report(read(session), tmp_path / "report.html")
+    assert path.stat().st_size < 15_000_000
+    with opened(address_of(path)) as page:
+        all_drawn(page)
+        assert page.locator("#shown").inner_text() == "1000 of 1000 points"
+        page.locator("[data-axis='engine.max_num_seqs'] button", has_text="10").click()
+        assert page.locator("#shown").inner_text() == "100 of 1000 points"
+        page.locator("#table-controls select").first.select_option("all rows")
+        assert len(rows(page)) == 100
