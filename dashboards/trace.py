@@ -148,7 +148,10 @@ class Trace:
 
 
 def simulate_trace(point: Point, source: str | Path) -> Trace:
-    """Simulate and take the log apart. Raises InputError for a run too large to log."""
+    """Simulate and take the log apart. Raises InputError for a cluster or a run too large to log."""
+    if point.cluster is not None:
+        expected = "no cluster: a trace shows the steps of one instance"
+        raise InputError(source, "cluster", "a cluster of instances", expected)
     prepared = prepare(point, source)
     tokens = int(prepared.workload.num_output_tokens.sum(dtype=np.int64))
     if tokens > MAX_LOGGED:
@@ -177,7 +180,9 @@ def take_apart(point: Point, result: Result) -> Trace:
     prompts = requests["prompt_tokens"].to_numpy().astype(np.int64)
     entries = entry_step, entry_request, flat["scheduled_tokens"], flat["computed_tokens"]
     end_ns = int(steps["update_ns"].max(initial=0))
-    spans = _spans(steps, entries, (preempted_step, preempted_request), queued, prompts, end_ns)
+    stages = point.engine.pipeline_parallel_size
+    preempted = preempted_step, preempted_request
+    spans = _spans(steps, entries, preempted, queued, prompts, end_ns, stages)
     return Trace(
         point=point,
         result=result,
@@ -238,15 +243,17 @@ def _spans(
     queued_ns: Ints,
     prompts: Ints,
     end_ns: int,
+    stages: int,
 ) -> Spans:
     order = np.lexsort((entries[0], entries[1]))  # by request, then step
     step, request, tokens, computed = (values[order] for values in entries)
     kind = np.where((tokens == 1) & (computed >= prompts[request]), DECODE, PREFILL)
-    # Decodes in consecutive steps are one span; every chunk of a prompt is its own.
+    # Decodes in consecutive steps are one span; every chunk of a prompt is its own. In a pipeline a
+    # request decodes in every step of its turn.
     new = np.ones(len(step), bool)
     new[1:] = ~(
         (request[1:] == request[:-1])
-        & (step[1:] == step[:-1] + 1)
+        & (step[1:] <= step[:-1] + stages)
         & (kind[1:] == DECODE)
         & (kind[:-1] == DECODE)
     )
@@ -291,7 +298,13 @@ def _spans(
         )
     every = [np.concatenate([getattr(p, n) for p in parts]) for n in Spans.__dataclass_fields__]
     sort = np.lexsort((every[3], every[2], every[0]))
-    return Spans(*(values[sort] for values in every))
+    spans = Spans(*(values[sort] for values in every))
+    if stages > 1:
+        # The next chunk of a prompt starts before the last one has left: shown until then.
+        ends = spans.end_ns
+        same = spans.request[1:] == spans.request[:-1]
+        ends[:-1] = np.where(same, np.minimum(ends[:-1], spans.begin_ns[1:]), ends[:-1])
+    return spans
 
 
 def in_window(trace: Trace, window: Window, source: str | Path) -> Spans:

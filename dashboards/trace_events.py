@@ -62,7 +62,10 @@ def _names(trace: Trace, spans: Spans) -> list[Event]:
     found: list[Event] = [
         _meta("process_name", ENGINE, 0, name="engine"),
         _meta("process_sort_index", ENGINE, 0, sort_index=0),
-        _meta("thread_name", ENGINE, 1, name="batches on the device"),
+        *(
+            _meta("thread_name", ENGINE, 1 + lane, name=f"batches on the device{of}")
+            for lane, of in enumerate(_lanes(trace))
+        ),
         _meta("process_name", REQUESTS, 0, name="requests"),
         _meta("process_sort_index", REQUESTS, 0, sort_index=1),
     ]
@@ -70,6 +73,12 @@ def _names(trace: Trace, spans: Spans) -> list[Event]:
         found.append(_meta("thread_name", REQUESTS, r + 1, name=f"request {trace.request_ids[r]}"))
         found.append(_meta("thread_sort_index", REQUESTS, r + 1, sort_index=r))
     return found
+
+
+def _lanes(trace: Trace) -> list[str]:
+    """With pipeline parallelism as many batches run at once; each has a track for itself."""
+    stages = trace.point.engine.pipeline_parallel_size
+    return [f", {lane + 1} of {stages}" for lane in range(stages)] if stages > 1 else [""]
 
 
 def _meta(name: str, process: int, track: int, /, **values: Any) -> Event:
@@ -105,12 +114,12 @@ def _steps(trace: Trace, chosen: Any) -> list[Event]:
         trace.reason[chosen].tolist(),
         strict=True,
     )
-    found = []
+    found, lanes = [], len(_lanes(trace))
     for i, (step, begin, end, name, reason) in enumerate(times):
         values = {"step": step} | {column: of[i] for column, of in columns.items()}
         if reason >= 0:
             values["held up by"] = REASONS[reason]
-        found.append(_slice(name, ENGINE, 1, begin, end, values))
+        found.append(_slice(name, ENGINE, 1 + step % lanes, begin, end, values))
     return found
 
 

@@ -148,6 +148,33 @@ def test_too_large_a_run_is_refused_before_it_starts(
         traced(tmp_path)
 
 
+def test_a_cluster_is_refused_before_it_starts(tmp_path: Path) -> None:
+    cluster = {"instances": [{"count": 2}]}
+    point = point_from_mapping(base(engine=PRESSURE, cluster=cluster), tmp_path, "test")
+    with pytest.raises(InputError, match="expected no cluster: a trace shows the steps of one"):
+        simulate_trace(point, "test")
+
+
+def test_batches_of_a_pipeline_do_not_overlap_on_a_track(tmp_path: Path) -> None:
+    point = base(
+        engine=PRESSURE | {"pipeline_parallel_size": 2, "async_scheduling": False},
+        model={"num_hidden_layers": 2},
+        card={"memory_bandwidth_gbps": 100.0},
+        links={"tensor": {"bandwidth_gibps": 100.0, "latency_ns": 1000.0}},
+    )
+    trace = simulate_trace(point_from_mapping(point, tmp_path, "test"), "test")
+    slices = [e for e in events(trace, Window(), "test")["traceEvents"] if e["ph"] == "X"]
+    for track in (1, 2):
+        own = [e for e in slices if e["pid"] == 1 and e["tid"] == track]
+        ends = [e["ts"] + e["dur"] for e in own]
+        assert len(own) > 10
+        assert all(b["ts"] >= end - 1e-6 for b, end in zip(own[1:], ends, strict=False))
+    spans = trace.spans
+    for r in range(30):
+        own = np.flatnonzero(spans.request == r)
+        assert (spans.begin_ns[own[1:]] >= spans.end_ns[own[:-1]]).all()
+
+
 def servesweep(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
