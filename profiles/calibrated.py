@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import FieldError, parse_model, read_yaml
 
-SECTIONS = ("card", "engine", "overhead", "profile")
+SECTIONS = ("card", "engine", "overhead", "profile", "tiers")
 FIELD = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)+")
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

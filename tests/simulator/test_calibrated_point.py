@@ -139,8 +139,8 @@ def test_another_card_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fields": ["workload.limit"]}, "a field of card, engine, overhead, profile"),
-        ({"fields": ["overhead"]}, "a field of card, engine, overhead, profile"),
+        ({"fields": ["workload.limit"]}, "a field of card, engine, overhead, profile, tiers"),
+        ({"fields": ["overhead"]}, "a field of card, engine, overhead, profile, tiers"),
         ({"fields": ["overhead.piecewise_ms"]}, "a field set once"),
         ({"fields": ["overhead.mood"]}, "overhead.mood: .*known fields"),
         ({"value": "fast"}, "valid (integer|number)"),
