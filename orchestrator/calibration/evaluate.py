@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +101,7 @@ class Evaluator:
 
 
 def split(rows: list[Any], parts: int) -> list[list[Any]]:
-    size = len(rows) // parts
+    size = len(rows) // parts if parts else 0
     return [rows[i * size : (i + 1) * size] for i in range(parts)]
 
 
@@ -140,7 +139,3 @@ def check_truth(point: SweepPoint, path: Path, run: str) -> Truth:
     if truth.requests.failed.any():
         raise InputError(where, "requests", "failed ones", "requests that were all served")
     return truth
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

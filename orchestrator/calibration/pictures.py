@@ -30,7 +30,9 @@ def draw_fit(study: Study, tried: Candidates, found: Fit, folder: Path) -> list[
             "objective (%)",
         )
     ]
-    close = values <= values.min() * SHOWN_TIMES
+    # Where one candidate is far better than all others, the better half shows around what.
+    half = float(np.quantile(values[np.isfinite(values)], 0.5))
+    close = values <= max(values.min() * SHOWN_TIMES, half)
     for i, j in list(combinations(range(len(names)), 2))[:MOST_PAIRS]:
         if np.ptp(cells[close, i]) > 0 and np.ptp(cells[close, j]) > 0:
             path = folder / f"objective_{names[i]}_{names[j]}.png"

@@ -16,6 +16,11 @@ from profiles.bundle import Floats
 from profiles.errors import InputError
 
 MAX_GRID = 20_000
+FEWEST = 4  # candidates a parameter, from which the next ones are drawn
+SETTLING = 5  # rounds after a sampler, for each of the study's
+ENOUGH = 4  # rounds in a row that bring nothing
+WIDER = 2.5  # the covariance of what is drawn, times that of what it is drawn from
+MATTERS = 0.01  # a share of the objective that is an improvement
 Tell = Callable[[str], None]
 
 
@@ -132,14 +137,29 @@ def optuna_search(study: Study, evaluator: Evaluator, tried: Candidates, tell: T
             else:
                 asking.tell(trial, state=optuna.trial.TrialState.FAIL)
         asked += batch
-    for number in range(study.search.rounds):
-        values = scores(study, tried)
-        best = tried.cells[int(values.argmin())]
-        tell(f"{len(tried.cells)} candidates, best {values.min():.3f} % at {shown(study, best)}")
-        close = as_array(tried.cells)[near_best(values, study.search.near)]
+    settle(study, evaluator, tried, tell)
+
+
+def settle(study: Study, evaluator: Evaluator, tried: Candidates, tell: Tell) -> None:
+    """Rounds of candidates like the best ones, until several of them bring nothing."""
+    idle = 0
+    values = scores(study, tried)
+    for number in range(SETTLING * study.search.rounds):
+        close = near_best(values, study.search.near)
+        close[np.argsort(values)[: FEWEST * (len(study.parameters) + 1)]] = True
         random = np.random.default_rng((study.search.seed, number))
-        if not ask(study, evaluator, tried, spread_over(study, close, asked // 4, random)):
+        count = max(study.search.trials // 8, len(study.parameters))
+        drawn = spread_over(study, as_array(tried.cells)[close], count, random)
+        before = float(values.min())
+        new = ask(study, evaluator, tried, drawn)
+        values = scores(study, tried)
+        idle = 0 if values.min() < (1 - MATTERS) * before else idle + 1
+        if not new or idle == ENOUGH:
             break
+    best = tried.cells[int(values.argmin())]
+    tell(f"{len(tried.cells)} candidates, best {values.min():.3f} % at {shown(study, best)}")
+    if not idle:
+        tell("the search has not settled: more trials or rounds may find a better fit")
 
 
 def spread_over(study: Study, close: Floats, count: int, random: np.random.Generator) -> list[Cell]:
@@ -148,7 +168,7 @@ def spread_over(study: Study, close: Floats, count: int, random: np.random.Gener
     parameters = list(study.parameters.values())
     steps = np.diag([p.step**2 for p in parameters])
     spread = np.atleast_2d(np.cov(close, rowvar=False)) if len(close) > 1 else 0 * steps
-    drawn = random.multivariate_normal(close.mean(axis=0), 1.5 * spread + steps, size=count)
+    drawn = random.multivariate_normal(close.mean(axis=0), WIDER * spread + steps, size=count)
     return [tuple(p.snapped(v) for p, v in zip(parameters, row, strict=True)) for row in drawn]
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.calibration.evaluate import Candidates, Evaluator
+from orchestrator.calibration.evaluate import Candidates, Evaluator, check_truth, split
 from orchestrator.calibration.judge import Judged, judge
 from orchestrator.calibration.report import calibrated_card, write_report
 from orchestrator.calibration.search import Tell, search
-from orchestrator.calibration.study import Study
+from orchestrator.calibration.study import Cell, Side, Study
 from orchestrator.calibration.uncertainty import Fit, fit
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor, start_ray
 from orchestrator.expand import expand
@@ -30,6 +30,7 @@ from orchestrator.store import SweepStore, row_of
 from orchestrator.tracking import TrackingReport
 from orchestrator.worker import Limits
 from profiles.calibrated import CalibratedCard
+from profiles.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,7 @@ def calibrate(
 ) -> Calibrated:
     """Raises InputError, TooManyFailures. Stopped at any time, it goes on where it was."""
     store = SweepStore(out / study.name)
-    # What is wrong with the study shows before Ray starts.
-    points = expand(study.sweep([()], list(study.runs), "train"), path) if study.runs else []
-    assert points
+    check_study(study, path)
     with store.locked(), _cluster(serial, address):
         limits = Limits(study.execution.time_limit_s, study.execution.memory_limit_mib)
 
@@ -78,6 +77,30 @@ def calibrate(
         written = write_report(study, path, store, session.plan, tried, found, judged, card)
         tracking = _track(session, written, track and study.tracking.enabled)
     return Calibrated(store.folder, found, judged, card, len(tried.cells), tried.failed, tracking)
+
+
+def check_study(study: Study, path: Path) -> None:
+    """What is wrong shows before anything runs: the ends of the ranges as points, truths that are
+    not of the workload, requests on both sides. Raises InputError."""
+    parameters = study.parameters.values()
+    ends: list[Cell] = [tuple(p.range[end] for p in parameters) for end in (0, 1)]
+    fitted: dict[str, set[int]] = {}
+    sides: list[tuple[Side, list[str]]] = [("train", study.training), ("test", study.testing)]
+    for side, runs in sides:
+        points = expand(study.sweep(ends, runs, side), path) if runs else []
+        for run, group in zip(runs, split(points, len(runs)), strict=True):
+            truth = check_truth(group[0], path, run)
+            rows = range(len(group[0].prepared.workload)) if truth.rows is None else truth.rows
+            ours = {int(row) for row in rows}
+            if side == "train":
+                fitted[run] = ours
+            elif both := sorted(ours & fitted.get(run, set())):
+                raise InputError(
+                    f"{path}, runs.{run}",
+                    "test",
+                    f"{len(both)} requests that train has too, first {both[0]}",
+                    "requests that the fit never sees",
+                )
 
 
 def _whole(study: Study, path: Path, store: SweepStore, tried: Candidates) -> Session:

@@ -1,7 +1,8 @@
 """How far the data determine the parameters: bootstrap over requests, and what to warn of.
 
-An interval covers two things: where the minimum lies for resampled requests, and all candidates
-that resampled requests do not tell from the best, which is what a valley without a slope shows.
+An interval covers three things: where the minimum lies for resampled requests; all candidates that
+resampled requests do not tell from the best, which is what a valley without a slope shows; and the
+best few candidates, because nothing is known between those that were tried.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def fit(study: Study, tried: Candidates) -> Fit:
     values, candidates = scores(study, tried), as_array(tried.cells)
     found = settled(minimum(candidates, values, study.search.near), candidates, values)
     cell = tuple(p.snapped(v) for p, v in zip(study.parameters.values(), found.at, strict=True))
-    kept = values <= values.min() * KEPT
+    least = np.sort(values)[: 2 * candidates.shape[1] + 1].max()
+    kept = np.isfinite(values) & (values <= max(values.min() * KEPT, least))
     resampled, same = resample(study, tried.values(), candidates, kept, int(values.argmin()))
     tail = (1 - study.bootstrap.confidence) / 2
     spread = np.quantile(resampled, [tail, 1 - tail], axis=0)
@@ -88,7 +90,9 @@ def resample(
         found.append(settled(minimum(at, values, study.search.near), at, values).at)
         wins += values <= values[best_at]
     tail = (1 - study.bootstrap.confidence) / 2
-    return np.array(found), at[wins >= tail * study.bootstrap.samples]
+    same = wins >= tail * study.bootstrap.samples
+    same[np.argsort(objective(study.objective, some))[: 2 * at.shape[1] + 1]] = True
+    return np.array(found), at[same]
 
 
 def warnings(study: Study, cell: Cell, low: Floats, high: Floats, estimates: Floats) -> list[str]:
