@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.nightly.baseline import Accepted, Baseline
+from orchestrator.nightly.baseline import FILE, Accepted, Baseline
 from orchestrator.nightly.detector import Judgement
 from orchestrator.nightly.measure import Measured
 from orchestrator.nightly.suite import Suite
@@ -50,8 +50,7 @@ def bisect(
     """A line for every case whose predictions changed, and for every scenario that differs."""
     found: list[str] = []
     accepted = baseline.cases if baseline else {}
-    commit = clean(baseline.commit) if baseline else None
-    commits: dict[str, str] = {}  # what the first differing commit of each kind of change is
+    commit = baseline_commit(path.parent / suite.baseline, baseline)
     for case in cases:
         changed = any(f.question in ("changed", "accurate") for f in judgement.of(case.name))
         if not changed or case.status != "measured":
@@ -68,9 +67,7 @@ def bisect(
             found.append(f"{case.name}: the baseline names no commit to start from")
             continue
         tell(f"bisecting {case.name} from {commit[:12]}")
-        line = search_commits(suite, path, case, commit)
-        commits[case.name] = line
-        found.append(f"{case.name}: {line}")
+        found.append(f"{case.name}: {search_commits(suite, path, case, commit)}")
         if case.kind == "oracle":
             others = sum(c.kind == "oracle" and c.difference is not None for c in cases) - 1
             if others:
@@ -89,8 +86,19 @@ def named_inputs(case: Measured, before: Accepted) -> str:
     )
 
 
-def clean(commit: str | None) -> str | None:
-    return commit.removesuffix("-dirty") if commit else None
+def baseline_commit(folder: Path, baseline: Baseline | None) -> str | None:
+    """The commit that brought the baseline; for one that is not committed, that of its writing."""
+    if baseline is None:
+        return None
+    file = str((folder / FILE).absolute())
+    try:
+        if not git("status", "--porcelain", "--", file).strip():
+            commit = git("log", "-1", "--format=%H", "--", file).strip()
+            if commit:
+                return commit
+    except (OSError, subprocess.CalledProcessError):
+        pass  # not in this repository
+    return baseline.commit.removesuffix("-dirty") if baseline.commit else None
 
 
 def search_commits(suite: Suite, path: Path, case: Measured, good: str) -> str:

@@ -48,10 +48,13 @@ class Judgement:
     def answer(self, question: Question) -> str:
         """For tags and headlines."""
         found = [f for f in self.findings if f.question == question]
-        if question == "measured":
-            return "no" if found else "yes"
-        yes = {"changed": ("yes", "no"), "accurate": ("no", "yes")}[question]
-        return yes[0] if found else yes[1]
+        certain = [f for f in found if f.verdict == "regression"]
+        if not self.measured or (found and not certain):
+            return "not compared"
+        bad, good = {"changed": ("yes", "no"), "accurate": ("no", "yes")}.get(
+            question, ("no", "yes")
+        )
+        return bad if certain else good
 
 
 def judge(
