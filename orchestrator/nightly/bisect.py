@@ -62,6 +62,8 @@ def bisect(
         if case.kind == "point" and not any(
             f.question == "changed" for f in judgement.of(case.name)
         ):
+            if before is not None and case.inputs["truth"] != before.inputs["truth"]:
+                found.append(f"{case.name}: the truth is another one, predictions are as they were")
             continue
         if commit is None:
             found.append(f"{case.name}: the baseline names no commit to start from")
@@ -114,10 +116,9 @@ def search_commits(suite: Suite, path: Path, case: Measured, good: str) -> str:
             return f"it does not run at the baseline's commit {good[:12]}: {runs.problem}"
         head = runs.at("HEAD")
         if head == before:
-            changed = git("status", "--porcelain", "--untracked-files=no").strip()
+            changed = git("diff", "--name-only", "HEAD").splitlines()
             if changed:
-                files = ", ".join(line[3:] for line in changed.splitlines()[:5])
-                return f"uncommitted changes: {files}"
+                return f"uncommitted changes: {', '.join(changed[:5])}"
             return "every commit predicts the same: the environment is another one"
         low, high = 0, len(between) - 1  # the first different one is within
         while low < high:

@@ -157,8 +157,12 @@ def traced(ready: Ready) -> Measured:
 def inputs_of(ready: Ready) -> dict[str, str]:
     """What a prediction comes from, by content."""
     prepared = ready.prepared
-    asked = prepared.point.model_dump(mode="json", exclude={"workload", "profile", "recorded_run"})
-    asked["profile"] = prepared.point.profile.model_dump(mode="json", exclude={"bundle", "bundles"})
+    # What the file says; a default that changes is another version of the code, not another point.
+    asked = prepared.point.model_dump(
+        mode="json", exclude_unset=True, exclude={"workload", "recorded_run"}
+    )
+    for name in ("bundle", "bundles"):
+        asked["profile"].pop(name, None)
     asked["model"].pop("name", None)
     return {
         "point": hashlib.sha256(repr(asked).encode()).hexdigest()[:16],
