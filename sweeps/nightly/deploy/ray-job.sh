@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The nightly gate as a job of a running Ray cluster, whose machines have this project's requirements:
+# The nightly gate as a job of a running Ray cluster, whose machines have this project's requirements
+# and ray[default]:
 #
 #     RAY_API_SERVER_ADDRESS=http://HEAD:8265 sweeps/nightly/deploy/ray-job.sh [options of nightly]
 #
