@@ -61,16 +61,17 @@ class Evaluator:
     path: Path
     store: SweepStore
     make_executor: MakeExecutor
-    make_progress: Callable[[Plan], Progress]
+    make_progress: Callable[[], Progress]
 
     def run(self, cells: list[Cell], runs: list[str], side: Side) -> Candidates:
         """Raises InputError for what cannot be a point, TooManyFailures."""
         sweep = self.study.sweep(cells, runs, side)
         points = expand(sweep, self.path)
         plan = Plan(points, read_journal(self.store.journal_path))
-        progress = self.make_progress(plan)
+        progress = self.make_progress()
         try:
-            Runner(plan, self.store, sweep.execution, progress).run(self.make_executor)
+            runner = Runner(plan, self.store, sweep.execution, progress)
+            runner.run(self.make_executor, lambda: progress.begin(plan))
         finally:
             if hasattr(progress, "close"):
                 progress.close()

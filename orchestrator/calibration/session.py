@@ -54,7 +54,7 @@ def calibrate(
     address: str | None,
     serial: bool,
     track: bool,
-    make_progress: Callable[[Plan], Progress],
+    make_progress: Callable[[], Progress],
     tell: Tell,
 ) -> Calibrated:
     """Raises InputError, TooManyFailures. Stopped at any time, it goes on where it was."""

@@ -77,7 +77,7 @@ def run_night(
     track: bool,
     accept: str | None,
     bisected: bool,
-    make_progress: Callable[[Plan], Progress],
+    make_progress: Callable[[], Progress],
     tell: Callable[[str], None],
 ) -> Night:
     """Raises InputError for a wrong suite or baseline, and for --accept of what was not measured."""
@@ -121,7 +121,7 @@ def measure(
     store: SweepStore,
     address: str | None,
     serial: bool,
-    make_progress: Callable[[Plan], Progress],
+    make_progress: Callable[[], Progress],
 ) -> list[Measured]:
     """Points run as a sweep, and once more here with their steps: both must say the same."""
     ready, others = ready_points(suite, path)
@@ -143,7 +143,7 @@ def run_points(
     store: SweepStore,
     address: str | None,
     serial: bool,
-    make_progress: Callable[[Plan], Progress],
+    make_progress: Callable[[], Progress],
 ) -> dict[str, dict[str, Any]]:
     """The outcome of each case, by name."""
     limits = Limits(suite.execution.time_limit_s, suite.execution.memory_limit_mib)
@@ -154,9 +154,10 @@ def run_points(
         return RayExecutor(parts, limits, address, suite.execution.cpus_per_point)
 
     plan = Plan([one.sweep_point(index) for index, one in enumerate(ready)])
-    progress = make_progress(plan)
+    progress = make_progress()
     try:
-        Runner(plan, store, suite.execution, progress).run(make_executor)
+        runner = Runner(plan, store, suite.execution, progress)
+        runner.run(make_executor, lambda: progress.begin(plan))
     finally:
         if hasattr(progress, "close"):
             progress.close()

@@ -88,7 +88,7 @@ def run_study(
     watches: list[Watch] = []
     told: list[str] = []
 
-    def watch(_: Any) -> Watch:
+    def watch() -> Watch:
         watches.append(Watch())
         return watches[-1]
 
