@@ -111,10 +111,9 @@ def changed_findings(case: Measured, accepted: Accepted | None) -> list[Finding]
     if accepted is None:
         text = "no baseline: --accept makes it one"
         return [Finding(case.name, "changed", text, "not_comparable")]
+    # A number that is new was never accepted; one that is gone is a change.
     differs = sorted(
-        name
-        for name in case.predictions.keys() | accepted.predictions.keys()
-        if case.predictions.get(name) != accepted.predictions.get(name)
+        name for name, value in accepted.predictions.items() if case.predictions.get(name) != value
     )
     step = None
     if case.steps is not None and accepted.steps is not None:

@@ -153,6 +153,12 @@ class TestDetector:
             "yes",
         )
 
+    def test_a_number_that_is_new_and_one_that_is_gone(self) -> None:
+        assert judged(point("a", predictions={"steps": 3.0, "new": 1.0})).exit_code == 0
+        gone = judged(point("a", predictions={"other": 3.0}))
+        assert gone.exit_code == 1
+        assert "steps 3.0 -> None" in gone.findings[0].text
+
     @pytest.mark.parametrize(
         ("value", "code"), [(0.99, 0), (-0.99, 0), (1.01, 1), (-1.01, 1), (float("nan"), 1)]
     )
