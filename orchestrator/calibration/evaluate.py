@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.calibration.objective import NUM_METRICS, RunValues
-from orchestrator.calibration.study import Cell, Side, Study
+from orchestrator.calibration.study import Cell, Side, Study, Value
 from orchestrator.executors import Executor
 from orchestrator.expand import SweepPoint, expand
 from orchestrator.journal import read_journal
@@ -20,6 +20,7 @@ from orchestrator.plan import FINISHED, Plan
 from orchestrator.runner import Progress, Runner
 from orchestrator.session import Session
 from orchestrator.store import SweepStore
+from orchestrator.sweep import SweepFile
 from orchestrator.truth_data import HEADLINE, Truth
 from orchestrator.truth_matching import simulated_requests
 from profiles.bundle import Floats
@@ -62,10 +63,28 @@ class Evaluator:
     store: SweepStore
     make_executor: MakeExecutor
     make_progress: Callable[[], Progress]
+    fixed: dict[str, Value] = field(default_factory=dict)
+    """Parameters that are not searched: candidates are given without them."""
+
+    def complete(self, cell: Cell) -> Cell:
+        """The candidate with the fixed parameters among its own."""
+        searched = iter(cell)
+        return tuple(
+            self.fixed[name] if name in self.fixed else next(searched)
+            for name in self.study.parameters
+        )
 
     def run(self, cells: list[Cell], runs: list[str], side: Side) -> Candidates:
         """Raises InputError for what cannot be a point, TooManyFailures."""
-        sweep = self.study.sweep(cells, runs, side)
+        return self._run(
+            self.study.sweep([self.complete(c) for c in cells], runs, side), cells, runs
+        )
+
+    def as_it_was(self, runs: list[str], side: Side) -> Candidates:
+        """The base, with nothing fitted."""
+        return self._run(self.study.sweep([()], runs, side), [()], runs)
+
+    def _run(self, sweep: SweepFile, cells: list[Cell], runs: list[str]) -> Candidates:
         points = expand(sweep, self.path)
         plan = Plan(points, read_journal(self.store.journal_path))
         progress = self.make_progress()

@@ -37,12 +37,13 @@ class Judged:
 def judge(study: Study, evaluator: Evaluator, cell: Cell) -> list[Judged]:
     """Training sides first."""
     found: list[Judged] = []
-    for side, runs in (("train", study.training), ("test", study.testing)):
+    sides: list[tuple[Side, list[str]]] = [("train", study.training), ("test", study.testing)]
+    for side, runs in sides:
         if not runs:
             continue
-        before = evaluator.run([()], runs, side)  # type: ignore[arg-type]
-        after = evaluator.run([cell], runs, side)  # type: ignore[arg-type]
-        found += [_judged(study, run, side, before, after) for run in runs]  # type: ignore[arg-type]
+        before = evaluator.as_it_was(runs, side)
+        after = evaluator.run([cell], runs, side)
+        found += [_judged(study, run, side, before, after) for run in runs]
     return found
 
 

@@ -15,7 +15,6 @@ from orchestrator.calibration.pictures import draw_fit
 from orchestrator.calibration.study import Study
 from orchestrator.calibration.uncertainty import Fit
 from orchestrator.expand import SweepPoint
-from orchestrator.plan import Plan
 from orchestrator.store import SweepStore
 from orchestrator.tracked import git_commit
 from profiles.calibrated import CalibratedCard, Estimate
@@ -88,19 +87,20 @@ def write_card(card: CalibratedCard, path: Path) -> None:
 
 def write_report(
     study: Study,
+    free: Study,
     path: Path,
     store: SweepStore,
-    plan: Plan,
     tried: Candidates,
     found: Fit,
     judged: list[Judged],
     card: CalibratedCard,
 ) -> list[Path]:
-    """card.yaml, report.md, report.json and the pictures. Returns what was written."""
+    """card.yaml, report.md, report.json and the pictures. `free` is the study without the
+    parameters that were not searched, as `tried` and `found` are. Returns what was written."""
     folder = store.folder
     card_path = folder / "card.yaml"
     write_card(card, card_path)
-    pictures = draw_fit(study, tried, found, folder / "plots")
+    pictures = draw_fit(free, tried, found, folder / "plots") if free.parameters else []
     data = {
         "study": study.name,
         "objective": card.objective,
@@ -152,6 +152,8 @@ def markdown(
         f"best (the objective is rough by {found.roughness:.2g} around it)"
         if found.kind == "surface"
         else "the best candidate"
+        if found.kind == "candidate"
+        else "the regression on recorded steps"
     )
     lines = [
         f"# Calibration {study.name}",
@@ -165,11 +167,9 @@ def markdown(
         f"| parameter | fields | value | {percent} interval | range |",
         "|---|---|---|---|---|",
         *(
-            f"| {name} | {', '.join(p.fields)} | {value:g} | {low:.4g} .. {high:.4g} | "
-            f"{p.range[0]:g} .. {p.range[1]:g} |"
-            for (name, p), value, low, high in zip(
-                study.parameters.items(), found.cell, found.low, found.high, strict=True
-            )
+            f"| {name} | {', '.join(e.fields)} | {e.value:g} | {e.low:.4g} .. {e.high:.4g} | "
+            f"{_range(study, name)} |"
+            for name, e in card.parameters.items()
         ),
         "",
         *([f"**{len(found.warnings)} warnings**", ""] if found.warnings else []),
@@ -189,6 +189,11 @@ def markdown(
         *(f"![{name}](plots/{name})" for name in pictures),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _range(study: Study, name: str) -> str:
+    low, high = study.parameters[name].range
+    return f"{low:g} .. {high:g}"
 
 
 def judged_table(judged: list[Judged], percent: str) -> list[str]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.calibration.evaluate import Candidates, Evaluator, check_truth, split
+from orchestrator.calibration.evaluate import Evaluator, check_truth, split
 from orchestrator.calibration.judge import Judged, judge
+from orchestrator.calibration.recorded_host import host_estimates
 from orchestrator.calibration.report import calibrated_card, write_report
-from orchestrator.calibration.search import Tell, search
+from orchestrator.calibration.search import Tell, scores, search
 from orchestrator.calibration.study import Cell, Side, Study
 from orchestrator.calibration.uncertainty import Fit, fit
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor, start_ray
@@ -29,7 +30,7 @@ from orchestrator.session import Session
 from orchestrator.store import SweepStore, row_of
 from orchestrator.tracking import TrackingReport
 from orchestrator.worker import Limits
-from profiles.calibrated import CalibratedCard
+from profiles.calibrated import CalibratedCard, Estimate
 from profiles.errors import InputError
 
 
@@ -68,13 +69,22 @@ def calibrate(
                 return SerialExecutor(parts, limits)
             return RayExecutor(parts, limits, address, study.execution.cpus_per_point)
 
-        evaluator = Evaluator(study, path, store, make_executor, make_progress)
-        tried = search(study, evaluator, tell)
-        found = fit(study, tried)
+        fixed = host_estimates(study, path)
+        for name, estimate in fixed.items():
+            tell(f"{name} {estimate.value:.4g} by regression on the recorded steps")
+        values = {name: estimate.value for name, estimate in fixed.items()}
+        evaluator = Evaluator(study, path, store, make_executor, make_progress, values)
+        free = study.without(set(fixed))
+        if free.parameters:
+            tried = search(free, evaluator, tell)
+            found = fit(free, tried)
+        else:
+            tried = evaluator.run([()], study.training, "train")
+            found = Fit((), "regression", (), (), float(scores(study, tried)[0]), 0.0, ())
         judged = judge(study, evaluator, found.cell)
-        session = _whole(study, path, store, tried)
-        card = calibrated_card(study, session.plan.points, found, judged)
-        written = write_report(study, path, store, session.plan, tried, found, judged, card)
+        session = _whole(study, path, store, [evaluator.complete(cell) for cell in tried.cells])
+        card = calibrated_card(study, session.plan.points, complete(study, found, fixed), judged)
+        written = write_report(study, free, path, store, tried, found, judged, card)
         tracking = _track(session, written, track and study.tracking.enabled)
     return Calibrated(store.folder, found, judged, card, len(tried.cells), tried.failed, tracking)
 
@@ -103,9 +113,22 @@ def check_study(study: Study, path: Path) -> None:
                 )
 
 
-def _whole(study: Study, path: Path, store: SweepStore, tried: Candidates) -> Session:
+def complete(study: Study, found: Fit, fixed: dict[str, Estimate]) -> Fit:
+    """The fit with the parameters that regression gave."""
+    searched = iter(zip(found.cell, found.low, found.high, strict=True))
+    each = [
+        (fixed[name].value, fixed[name].low or 0.0, fixed[name].high or 0.0)
+        if name in fixed
+        else next(searched)
+        for name in study.parameters
+    ]
+    cell, low, high = zip(*each, strict=True)
+    return replace(found, cell=tuple(cell), low=tuple(low), high=tuple(high))
+
+
+def _whole(study: Study, path: Path, store: SweepStore, cells: list[Cell]) -> Session:
     """All candidates as one sweep, whose results are in the folder."""
-    sweep = study.sweep(tried.cells, study.training, "train")
+    sweep = study.sweep(cells, study.training, "train")
     plan = Plan(expand(sweep, path), read_journal(store.journal_path))
     session = Session(path, sweep, plan, store)
     store.write_manifest(session.manifest())

@@ -176,6 +176,11 @@ class Study(Frozen):
             raise FieldError("search.method", "grid", "optuna for more than three parameters")
         return self
 
+    def without(self, names: set[str]) -> Study:
+        """The same with these parameters left out."""
+        kept = {name: p for name, p in self.parameters.items() if name not in names}
+        return self.model_copy(update={"parameters": kept})
+
     def _card(self, run: StudyRun) -> Any:
         return run.point.get(CARD, self.base.get(CARD))
 
