@@ -4,8 +4,8 @@ What the host adds to a step is a time a step and a time a request in it:
 
     host = host_ms_per_step + host_ms_per_request x requests
 
-fitted so that single late steps (a garbage collection, another process) do not count: the sum of
-|difference| is least, by weighted least squares that are repeated.
+by least squares over steps: late ones (a garbage collection, another process) count, because they
+count end to end as well. Their share is in the intervals, which resample steps.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from profiles.bundle import Floats, Ints
 from profiles.calibrated import Estimate
 from profiles.errors import InputError
 
-ROUNDS = 50
-SMALLEST_NS = 1.0  # a difference below this counts as this
 FEWEST = 20  # steps, from which nothing is told
 
 
@@ -64,12 +62,12 @@ def host_time(
         expected = "steps of different numbers of requests"
         raise InputError(source, "requests of a step", int(num_requests[0]), expected)
     random = np.random.default_rng(seed)
-    found = least_absolute(host_ns, num_requests)
+    found = least_squares(host_ns, num_requests)
     again = []
     for _ in range(samples):
         rows = random.integers(0, len(host_ns), len(host_ns))
         if len(np.unique(num_requests[rows])) > 1:
-            again.append(least_absolute(host_ns[rows], num_requests[rows]))
+            again.append(least_squares(host_ns[rows], num_requests[rows]))
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.array(again), [tail, 1 - tail], axis=0) / 1e6
     values = found / 1e6
@@ -80,17 +78,8 @@ def host_time(
     )
 
 
-def least_absolute(host_ns: Ints, num_requests: Ints) -> Floats:
-    """[per step, per request] in ns that minimise the sum of |difference|."""
+def least_squares(host_ns: Ints, num_requests: Ints) -> Floats:
+    """[per step, per request] in ns."""
     x = np.column_stack([np.ones(len(host_ns)), num_requests]).astype(np.float64)
-    y = host_ns.astype(np.float64)
-    weights = np.ones(len(y))
-    fitted = np.zeros(2)
-    for _ in range(ROUNDS):
-        root = np.sqrt(weights)
-        solved = np.linalg.lstsq(x * root[:, np.newaxis], y * root, rcond=None)[0]
-        before, fitted = fitted, np.asarray(solved, np.float64)
-        if np.allclose(before, fitted, rtol=1e-9, atol=1e-6):
-            break
-        weights = 1 / np.maximum(np.abs(y - x @ fitted), SMALLEST_NS)
-    return fitted
+    solved = np.linalg.lstsq(x, host_ns.astype(np.float64), rcond=None)[0]
+    return np.asarray(solved, np.float64)
