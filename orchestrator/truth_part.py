@@ -8,16 +8,18 @@ those of the workload, in its order.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from orchestrator.truth_data import HEADLINE, Truth, TruthRequests, content_id, statistics
 from profiles.bundle import Ints
 from profiles.errors import FieldError, InputError
 from simulator.config import Frozen
+
+if TYPE_CHECKING:
+    from orchestrator.truth_data import Truth, TruthRequests
 
 Count = Annotated[int, Field(strict=True, ge=0)]
 Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -103,6 +105,9 @@ def part_of(truth: Truth, part: Part) -> Truth:
 
 def rows_of(truth: Truth, rows: Ints) -> Truth:
     """The truth of the requests in these rows."""
+    # A file of settings is checked before what reads tables is loaded.
+    from orchestrator.truth_data import HEADLINE, content_id, statistics
+
     assert truth.requests is not None
     requests = truth.requests.take(rows)
     done = ~requests.failed
