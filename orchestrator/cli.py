@@ -197,6 +197,53 @@ def track(sweep: Path, out: Path) -> None:
         sys.exit(1)
 
 
+@main.command()
+@click.argument("study", type=EXISTING_FILE, metavar="STUDY.yaml")
+@OUT
+@click.option("--address", help="A running Ray cluster; default RAY_ADDRESS, else a local one.")
+@click.option("--serial", is_flag=True, help="Run in this process, without Ray.")
+@click.option("--no-track", is_flag=True, help="Do not track in MLflow.")
+@click.option("--card", type=EXISTING_FILE, help="Also write the calibrated card to this file.")
+@reports_errors
+def calibrate(
+    study: Path, out: Path, address: str | None, serial: bool, no_track: bool, card: Path | None
+) -> None:
+    """Fit settings to recorded runs, and judge them on requests the fit never saw.
+
+    A stopped study goes on where it was. Exits with 1 if candidates failed.
+    """
+    from orchestrator.cli_calibrate import calibrate_study
+
+    calibrate_study(study, out, address, serial, no_track, card)
+
+
+@main.command()
+@click.argument("suite", type=EXISTING_FILE, metavar="SUITE.yaml")
+@OUT
+@click.option("--address", help="A running Ray cluster; default RAY_ADDRESS, else a local one.")
+@click.option("--serial", is_flag=True, help="Run in this process, without Ray.")
+@click.option("--no-track", is_flag=True, help="Do not track in MLflow; there is no trend then.")
+@click.option("--accept", metavar="REASON", help="Make tonight's predictions the baseline.")
+@click.option("--bisect", is_flag=True, help="Name the commit or input that changed a prediction.")
+@reports_errors
+def nightly(
+    suite: Path,
+    out: Path,
+    address: str | None,
+    serial: bool,
+    no_track: bool,
+    accept: str | None,
+    bisect: bool,
+) -> None:
+    """Measure a suite and judge it: did predictions change, and are they accurate?
+
+    Exits with 0 if all is fine, 1 for a regression, 2 if something could not be compared.
+    """
+    from orchestrator.cli_nightly import nightly_suite
+
+    nightly_suite(suite, out, address, serial, no_track, accept, bisect)
+
+
 cli_profiles.add_to(main, reports_errors)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,8 +212,10 @@ class Session:
         tracker: Tracker,
         tell: Callable[[str], None] | None = None,
         make_pages: MakePages | None = None,
+        artifacts: Sequence[Path] = (),
     ) -> TrackingReport:
-        """Hand over every point that has an outcome, and the artifacts. `tell` as Tracker.finish."""
+        """Hand over every point that has an outcome, the sweep's artifacts and these. `tell` as
+        Tracker.finish."""
         self.keep_truths()
         versions = self._versions()
         given: set[str] = set()  # a point that is there twice is one point
@@ -227,9 +229,9 @@ class Session:
             tracker.point(tracked_row(point, row, versions, timeseries))
         best = best_points(self.plan, 1)
         tags = {"servesweep.best": best[0].name} if best else {}
-        artifacts = [self.store.manifest_path, self.store.results_path]
-        artifacts += self._show(make_pages)
-        return tracker.finish([a for a in artifacts if a.is_file()], tags, tell=tell)
+        files = [self.store.manifest_path, self.store.results_path, *artifacts]
+        files += [p for p in self._show(make_pages) if p not in files]
+        return tracker.finish([file for file in files if file.is_file()], tags, tell=tell)
 
     def verdict(self) -> str:
         """The sweep in a few lines."""

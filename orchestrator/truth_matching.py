@@ -44,7 +44,7 @@ class RequestComparison:
     matched_by: Literal["id", "position"]
     examples: tuple[str, ...] = ()
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
-    """metric -> median_abs_pct, p90_abs_pct, median_abs_ms, p90_abs_ms."""
+    """metric -> median_abs_pct, p90_abs_pct, median_abs_ms, p90_abs_ms, sum_abs_pct."""
 
 
 def simulated_requests(table: pa.Table, start: str) -> SimulatedRequests:
@@ -178,6 +178,7 @@ def _errors(
             "p90_abs_pct": p90,
             "median_abs_ms": median_ms,
             "p90_abs_ms": p90_ms,
+            "sum_abs_pct": float(apart.sum() / measured.sum() * 100),
         }
     return errors
 

@@ -1,11 +1,12 @@
-"""Replays a recorded scenario through the engine and puts its steps into the recording's words.
+"""Replays a recorded scenario through the engine and compares every step with the recording.
 
-The format is described in README.md beside this file.
+The format is described in tests/oracle/README.md.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -194,3 +195,65 @@ def update_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]
         "running": int(step.running_after_update),
         "waiting": int(step.waiting_after_update),
     }
+
+
+# Recorded but derived from other fields, or only there to help a reader.
+NOT_COMPARED = {"kv_usage"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many lines were compared and the first that differs, if any."""
+
+    lines: int
+    difference: str | None
+
+
+def compare(scenario: Scenario) -> Outcome:
+    """Replay a scenario and compare every line of its recording."""
+    engine, workload = replay(scenario)
+    lines = 0
+    ours_then_theirs = itertools.zip_longest(
+        simulated(engine, workload, scenario.mode), scenario.recorded
+    )
+    for ours, theirs in ours_then_theirs:
+        difference = line_difference(ours, theirs)
+        if difference:
+            return Outcome(lines, f"line {lines}: {difference}")
+        lines += 1
+    totals = scenario.config
+    found = {
+        "steps": int(engine.queues.counters[0].num_steps),
+        "preemptions": int(engine.queues.counters[0].num_preemptions),
+        "end_ns": int(engine.queues.counters[0].now_ns),
+    }
+    expected = {name: totals[name] for name in found if name in totals}
+    wrong = {n: (found[n], expected[n]) for n in expected if found[n] != expected[n]}
+    return Outcome(lines, f"totals (ours, recorded): {wrong}" if wrong else None)
+
+
+def line_difference(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:
+    """What differs between a simulated and a recorded line; order of requests included."""
+    if ours is None or theirs is None:
+        longer = "recording" if ours is None else "simulation"
+        return f"the {longer} goes on: {ours or theirs}"
+    for name, recorded in theirs.items():
+        if name in NOT_COMPARED:
+            continue
+        if name not in ours:
+            return f"field {name} is recorded but not simulated"
+        mine = ours[name]
+        same = mine == recorded
+        if same and name == "sched":
+            same = list(mine) == list(recorded)
+        if not same:
+            return f"step {theirs.get('step')}, {name}:\n  simulated {mine}\n  recorded  {recorded}"
+    return None
+
+
+def scenarios_below(folder: Path) -> list[Scenario]:
+    own = scenarios(folder)
+    if own:
+        return own
+    below = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return [s for child in below for s in scenarios(child)]
