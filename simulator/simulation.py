@@ -19,7 +19,7 @@ from profiles.errors import InputError, named
 from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
 from simulator.attention_tables import UnfittedAlpha
-from simulator.build import EngineSettings, TierSettings, build_engine
+from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import Point
 from simulator.core.latency import Latency
@@ -28,6 +28,7 @@ from simulator.prefix import BlockHashes, block_hashes
 from simulator.progress import run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.step_tables import ModeTimes, linear_law, step_tables
+from simulator.storage import TierSettings
 from simulator.summary import summarize
 from simulator.workloads import Workload, WorkloadConfig, load_workload
 
@@ -68,24 +69,25 @@ class Prepared:
             async_scheduling=self.overhead.async_scheduling,
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
-            tier=self.tier,
+            kv_connector=self.point.kv_connector,
+            tiers=self.tiers,
         )
 
     @property
-    def tier(self) -> TierSettings | None:
-        """The storage tier the point uses. Its bytes are those of all ranks."""
-        point = self.point
-        if point.prefix_storage == "none":
-            return None
-        config = point.tiers[point.prefix_storage]
+    def tiers(self) -> tuple[TierSettings, ...]:
+        """The storage tiers the point uses, in the order they are looked up."""
+        point, tp = self.point, self.point.engine.tensor_parallel_size
         engine = point.engine
         kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-        return TierSettings(
-            capacity_bytes=int(config.capacity_gib * 2**30),
-            tokens_per_chunk=config.chunk_tokens,
-            bytes_per_token=point.model.kv_bytes_per_token(kv_dtype),
-            bytes_per_ns=config.bandwidth_gbps,
-            latency_ns=round(config.latency_us * 1000),
+        return tuple(
+            TierSettings(
+                capacity_bytes=int(config.capacity_gib * 2**30),
+                tokens_per_chunk=config.chunk_tokens,
+                bytes_per_token=tp * point.model.kv_bytes_per_token(kv_dtype, tp),
+                bytes_per_ns=config.bandwidth_gbps,
+                latency_ns=round(config.latency_us * 1000),
+            )
+            for config in point.chosen_tiers.values()
         )
 
 

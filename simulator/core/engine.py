@@ -16,19 +16,24 @@ from __future__ import annotations
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, entry
 from simulator.core.latency import step_ns
+from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
+from simulator.core.offloading import give_back_blocks
 from simulator.core.output import update_from_output
 from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
     FOREVER,
     LIVELOCK,
+    LMCACHE,
     LOG_FULL,
+    OFFLOADING,
     REACHED_UNTIL,
     STUCK,
     Engine,
     Record,
 )
+from simulator.core.transfers import launch, next_transfer_ns, transfers_pending
 
 
 @entry
@@ -42,10 +47,17 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     settings = engine.settings[0]
     queues = engine.queues
     counters = queues.counters[0]
+    connection = engine.storage.connection[0]
     last_step = counters.num_steps + max_steps
     while True:
         if not counters.must_wait:
-            if counters.num_batches == 0 and not has_requests(settings, counters):
+            if connection.idle:
+                wake_ns = min(next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine.storage))
+                if wake_ns >= until_ns:
+                    return REACHED_UNTIL
+                counters.now_ns = max(counters.now_ns, wake_ns)
+                connection.idle = 0
+            if counters.num_batches == 0 and not has_requests(engine):
                 arrival_ns = next_arrival_ns(queues, engine.kv.infos)
                 if arrival_ns == FOREVER:
                     return DONE
@@ -57,9 +69,9 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
             if log_is_full(engine):
                 return LOG_FULL
             take_arrivals(engine.kv, queues, settings.policy)
-            if has_requests(settings, counters):
+            if has_requests(engine):
                 num_tokens = form_batch(engine)
-                if num_tokens == 0 and is_stuck(engine):
+                if num_tokens == 0 and is_stuck(engine) and not give_back_blocks(engine):
                     return STUCK
                 if (
                     num_tokens > 0
@@ -78,15 +90,19 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
 
 
 @compiled
-def has_requests(settings: Record, counters: Record) -> bool:
+def has_requests(engine: Engine) -> bool:
     """Whether vLLM would form a batch.
 
-    Under asynchronous scheduling it forms an empty one after the last request finished, to tell the
-    workers; under synchronous scheduling that has no effect and is left out.
+    It forms an empty one after the last request finished, to tell the workers. Under synchronous
+    scheduling that is left out where it has no effect: where nothing is being stored.
     """
-    return counters.num_unfinished > 0 or (
-        settings.async_scheduling and counters.finished_to_report
+    counters = engine.queues.counters[0]
+    if counters.num_unfinished > 0:
+        return True
+    told = (
+        engine.settings[0].async_scheduling or engine.storage.connection[0].kind == OFFLOADING
     )
+    return told and counters.finished_to_report > 0
 
 
 @compiled
@@ -104,6 +120,7 @@ def is_stuck(engine: Engine) -> bool:
         counters.num_batches == 1
         and counters.num_unfinished > 0
         and engine.batches.info[newest].num_preempted == 0
+        and not transfers_pending(engine.storage)
     )
 
 
@@ -118,6 +135,7 @@ def form_batch(engine: Engine) -> int:
     settings = engine.settings[0]
     counters = engine.queues.counters[0]
     pool = engine.kv.pool[0]
+    connector = engine.storage.connection[0].kind
     slot = (counters.oldest_batch + counters.num_batches) % settings.batch_queue_size
     batch = engine.batches.info[slot]
     queries = pool.queries
@@ -130,7 +148,12 @@ def form_batch(engine: Engine) -> int:
     counters.num_batches += 1
     batch.step = counters.num_steps
     host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
-    start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+    launch_ns = counters.now_ns + host_ns
+    if connector == OFFLOADING:
+        launch_ns = launch(engine, slot, launch_ns)
+    start_ns = max(launch_ns, counters.device_free_ns)
+    if connector == LMCACHE:
+        batch.load_ns = wait_for_loads(engine.storage, start_ns)
     if batch.num_tokens == 0:
         batch.end_ns = start_ns + settings.empty_step_ns
     else:
@@ -167,10 +190,34 @@ def apply_oldest_batch(engine: Engine) -> None:
     """Wait for the oldest batch and take in its output."""
     counters = engine.queues.counters[0]
     slot = counters.oldest_batch
-    counters.now_ns = max(counters.now_ns, engine.batches.info[slot].end_ns)
+    batch = engine.batches.info[slot]
+    counters.now_ns = max(counters.now_ns, batch.end_ns)
     num_sampled, num_finished = update_from_output(engine, slot)
-    counters.steps_without_token = 0 if num_sampled > 0 else counters.steps_without_token + 1
+    waits = engine.storage.connection[0].kind == OFFLOADING and waits_for_transfers(engine, batch)
+    if num_sampled > 0:
+        counters.steps_without_token = 0
+    elif not waits:
+        counters.steps_without_token += 1
     log_update(engine, slot, num_sampled, num_finished)
     counters.num_updates += 1
     counters.oldest_batch = (slot + 1) % engine.settings[0].batch_queue_size
     counters.num_batches -= 1
+
+
+@compiled
+def waits_for_transfers(engine: Engine, batch: Record) -> bool:
+    """The batch just applied was empty because of a transfer: nothing happens until one ends.
+
+    If nothing changed with it, the next batch would be as empty: the engine is idle.
+    """
+    counters = engine.queues.counters[0]
+    connection = engine.storage.connection[0]
+    waits = (
+        batch.num_tokens == 0
+        and batch.num_preempted == 0
+        and counters.num_unfinished > 0
+        and transfers_pending(engine.storage)
+    )
+    connection.idle = waits and counters.num_batches == 1 and connection.changed == 0
+    connection.changed = 0
+    return waits

@@ -5,10 +5,20 @@ from __future__ import annotations
 from simulator.core import kv_cache_manager as kv_cache
 from simulator.core.arrivals import release_next_call
 from simulator.core.jit import compiled
+from simulator.core.lmcache import loads_are_done, write_through
 from simulator.core.log import log_finished, log_inter_token_time
+from simulator.core.offloading import hold_blocks, update_from_transfers
 from simulator.core.request_queue import remove_preempted_request
-from simulator.core.state import FINISHED, NEVER, NONE, PREEMPTED, RUNNING, Engine
-from simulator.core.tier import write_through
+from simulator.core.state import (
+    FINISHED,
+    LMCACHE,
+    NEVER,
+    NONE,
+    OFFLOADING,
+    PREEMPTED,
+    RUNNING,
+    Engine,
+)
 
 
 @compiled
@@ -23,6 +33,7 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     counters = engine.queues.counters[0]
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
+    connector = engine.storage.connection[0].kind
     now_ns = counters.now_ns
     num_sampled = batch.num_strided
     num_finished = 0
@@ -31,9 +42,12 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     for i in range(batch.num_entries):
         entry = batches.entries[slot, i]
         request = kv.requests[entry.request]
-        if request.status == RUNNING:
-            computed = entry.num_computed_tokens + entry.num_scheduled_tokens
-            write_through(kv, engine.tier, request, entry.num_computed_tokens, computed)
+        if connector == LMCACHE:
+            before = entry.num_computed_tokens
+            loads_are_done(kv, engine.storage, request, before)
+            if request.status == RUNNING:
+                after = before + entry.num_scheduled_tokens
+                write_through(kv, engine.storage, request, before, after)
         if not entry.samples:
             continue
         num_sampled += 1
@@ -60,6 +74,8 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     log_inter_token_time(engine.log, interval_ns, num_intervals)
     if num_finished > 0:
         drop_finished(engine)
+    if connector == OFFLOADING:
+        update_from_transfers(engine, slot)
     counters.num_generated_tokens += num_sampled
     counters.last_update_ns = now_ns
     return num_sampled, num_finished
@@ -72,7 +88,8 @@ def finish(engine: Engine, r: int) -> None:
     if request.status == PREEMPTED:
         remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
-    kv_cache.free(engine.kv, request)
+    if engine.storage.connection[0].kind != OFFLOADING or not hold_blocks(engine, r):
+        kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1
     release_next_call(engine.kv, engine.queues, r)

@@ -132,7 +132,7 @@ def engine_settings(draw: st.DrawFn) -> EngineSettings:
         async_scheduling=draw(st.booleans()),
         host_ns_per_step=draw(st.sampled_from((0, 0, 7, 3000))),
         host_ns_per_request=draw(st.sampled_from((0, 0, 2))),
-        tier=draw(st.none() | tier_settings(block_size)) if caching else None,
+        tiers=draw(st.just(()) | st.tuples(tier_settings(block_size))) if caching else (),
     )
 
 

@@ -31,7 +31,7 @@ def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) ->
     intervals: Counter[int] = Counter()
     for ns, times in zip(wait_ns.tolist(), count.tolist(), strict=True):
         intervals[ns] += times
-    storage = "cpu" if simulation.settings.tier else "none"
+    storage = "cpu" if simulation.settings.tiers else "none"
     shown = ("now_ns", "num_steps", "num_updates", "num_preemptions", "num_generated_tokens",
              "admissions", "hit_tokens_all_admissions")  # fmt: skip
     requests = requests_table(engine, simulation.workload, refused, storage)
@@ -42,7 +42,7 @@ def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) ->
         "steps": engine.log.steps[: counters.num_steps].tolist(),
         "intervals": intervals,
         "pool": engine.kv.pool[0].tolist(),
-        "tier": engine.tier.store[0].tolist(),
+        "tier": [record.tolist() for record in (engine.storage.use, engine.storage.connection)],
         "outside": engine.outside.tolist(),
         "counters": {name: int(counters[name]) for name in shown},
     }
