@@ -112,16 +112,30 @@ def is_stuck(engine: Engine) -> bool:
     A batch may be empty although work is left: its requests wait for output in flight, or the first
     to run preempted itself (priority policy).
     """
-    counters = engine.queues.counters[0]
-    newest = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[
-        0
-    ].batch_queue_size
     return (
-        counters.num_batches == 1
-        and counters.num_unfinished > 0
-        and engine.batches.info[newest].num_preempted == 0
+        engine.queues.counters[0].num_unfinished > 0
+        and nothing_in_flight(engine)
         and not transfers_pending(engine.storage)
     )
+
+
+@compiled
+def nothing_in_flight(engine: Engine) -> bool:
+    """Whether all batches in flight are empty, and not because of a preemption."""
+    counters = engine.queues.counters[0]
+    for i in range(counters.num_batches):
+        position = counters.oldest_batch + i
+        batch = engine.batches.info[position % engine.settings[0].batch_queue_size]
+        if batch.num_tokens > 0 or batch.num_preempted > 0:
+            return False
+    return True
+
+
+@compiled
+def newest(engine: Engine) -> Record:
+    counters = engine.queues.counters[0]
+    position = counters.oldest_batch + counters.num_batches - 1
+    return engine.batches.info[position % engine.settings[0].batch_queue_size]
 
 
 @compiled
@@ -193,7 +207,7 @@ def apply_oldest_batch(engine: Engine) -> None:
     batch = engine.batches.info[slot]
     counters.now_ns = max(counters.now_ns, batch.end_ns)
     num_sampled, num_finished = update_from_output(engine, slot)
-    waits = engine.storage.connection[0].kind == OFFLOADING and waits_for_transfers(engine, batch)
+    waits = engine.storage.connection[0].kind == OFFLOADING and waits_for_transfers(engine)
     if num_sampled > 0:
         counters.steps_without_token = 0
     elif not waits:
@@ -205,19 +219,22 @@ def apply_oldest_batch(engine: Engine) -> None:
 
 
 @compiled
-def waits_for_transfers(engine: Engine, batch: Record) -> bool:
+def waits_for_transfers(engine: Engine) -> bool:
     """The batch just applied was empty because of a transfer: nothing happens until one ends.
 
-    If nothing changed with it, the next batch would be as empty: the engine is idle.
+    If nothing changed with it, and nothing has ended that a batch will report, the next batch would
+    be as empty: the engine is idle.
     """
-    counters = engine.queues.counters[0]
     connection = engine.storage.connection[0]
     waits = (
-        batch.num_tokens == 0
-        and batch.num_preempted == 0
-        and counters.num_unfinished > 0
+        engine.queues.counters[0].num_unfinished > 0
+        and nothing_in_flight(engine)
         and transfers_pending(engine.storage)
     )
-    connection.idle = waits and counters.num_batches == 1 and connection.changed == 0
+    connection.idle = (
+        waits
+        and connection.changed == 0
+        and next_transfer_ns(engine.storage) > newest(engine).poll_ns
+    )
     connection.changed = 0
     return waits

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.core.state import Engine
 from tests.oracle.replay import Scenario, replay, scenarios, simulated
 
 # Recorded but derived from other fields, or only there to help a reader.
@@ -47,10 +48,21 @@ def compare(scenario: Scenario) -> Outcome:
         "steps": int(engine.queues.counters[0].num_steps),
         "preemptions": int(engine.queues.counters[0].num_preemptions),
         "end_ns": int(engine.queues.counters[0].now_ns),
+        **connector_totals(engine),
     }
     expected = {name: totals[name] for name in found if name in totals}
     wrong = {n: (found[n], expected[n]) for n in expected if found[n] != expected[n]}
     return Outcome(lines, f"totals (ours, recorded): {wrong}" if wrong else None)
+
+
+def connector_totals(engine: Engine) -> dict[str, Any]:
+    """What vLLM counts of a connector, and the chunks in the tier at the end."""
+    connection = engine.storage.connection[0]
+    names = ("queries", "hits", "preempted_queries", "preempted_hits")
+    return {
+        "connector_pc": [int(connection[name]) for name in names],
+        "chunks": int(engine.storage.near.store[0].num_chunks),
+    }
 
 
 def line_difference(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:
