@@ -161,6 +161,7 @@ CONNECTION = _record(
         "num_submitted": "i8",  # of those, on the link already
         "num_held": "i8",
         "num_jobs": "i8",
+        "launched_ns": "i8",  # when the workers launched the newest batch
         "num_old_jobs": "i8",  # of those, prepared with the batch before
         "changed": "i8",  # the batch being applied did more than computing
         "idle": "i8",  # nothing happens before a transfer ends or a request arrives

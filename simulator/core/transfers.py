@@ -20,6 +20,7 @@ def launch(engine: Engine, slot: int, launch_ns: int) -> int:
     storage = engine.storage
     connection = storage.connection[0]
     batch = engine.batches.info[slot]
+    launch_ns = max(launch_ns, connection.launched_ns)  # it may have waited with the one before
     after_ns = max(launch_ns, engine.queues.counters[0].device_free_ns)
     for i in range(connection.num_old_jobs):
         submit_store(storage, storage.jobs[i], after_ns)
@@ -36,6 +37,7 @@ def launch(engine: Engine, slot: int, launch_ns: int) -> int:
     for i in range(connection.num_submitted, connection.num_loading):
         submit_load(storage, storage.loading[i], flushed_ns)
     connection.num_submitted = connection.num_loading
+    connection.launched_ns = flushed_ns
     batch.poll_ns = flushed_ns
     return flushed_ns
 

@@ -119,7 +119,8 @@ class Worker:
         self, output: SchedulerOutput, now: int, device_free: int
     ) -> tuple[int, KVConnectorOutput]:
         """What the worker does with a batch; when it has launched it, and what it reports with it."""
-        self.now, self.computed_ns = now, device_free
+        # It takes batches one after the other, and may have waited with the one before.
+        self.now, self.computed_ns = max(self.now, now), device_free
         meta = output.kv_connector_metadata
         self.side.handle_preemptions(meta)
         self.side.start_kv_transfers(meta)
