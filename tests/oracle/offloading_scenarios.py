@@ -60,7 +60,7 @@ OFFLOADING_SCENARIOS: tuple[OffloadingScenario, ...] = (
         "a tier smaller than the device: eviction in it, stores that find no place",
         Settings(40, 16, 256, 6, 600),
         TURNS,
-        Offloading(9, 2),
+        Offloading(26, 2),
     ),
     _scenario(
         "slow-link",
@@ -72,7 +72,7 @@ OFFLOADING_SCENARIOS: tuple[OffloadingScenario, ...] = (
     _scenario(
         "same-prefix-together",
         "bursts of equal prompts: who would load what is being loaded waits",
-        Settings(36, 16, 192, 8, 320),
+        Settings(26, 16, 192, 8, 320),
         Traffic(
             64, ((48, 150),), ((2, 40),), (300 * MS, 900 * MS), burst=(3, 6), repeat_chance=0.75
         ),
@@ -120,21 +120,21 @@ OFFLOADING_SCENARIOS: tuple[OffloadingScenario, ...] = (
     _scenario(
         "one-seat",
         "max_num_seqs 1: loads need no seat",
-        Settings(30, 16, 100, 1, 256),
-        Traffic(30, ((10, 180),), ((1, 30),), (0, 250 * MS), repeat_chance=0.4),
+        Settings(18, 16, 100, 1, 256),
+        Traffic(40, ((40, 180),), ((1, 30),), (0, 120 * MS), repeat_chance=0.6),
         Offloading(100, 1, 100_000, 300_000),
     ),
     _scenario(
         "idle-gaps",
         "long silences: what the last request stored is reported with the next one's first step",
-        Settings(40, 16, 128, 8, 300),
-        Traffic(40, ((10, 150),), ((1, 30),), (0, 6_000 * MS), burst=(1, 3), repeat_chance=0.5),
+        Settings(22, 16, 128, 8, 300),
+        Traffic(50, ((40, 200),), ((1, 30),), (0, 3_000 * MS), burst=(1, 4), repeat_chance=0.6),
         Offloading(100, 2, MS, 500_000),
     ),
     _scenario(
         "no-chunks",
         "chunked prefill off",
-        Settings(40, 16, 200, 10, 200, enable_chunked_prefill=False),
+        Settings(26, 16, 200, 10, 200, enable_chunked_prefill=False),
         Traffic(
             60,
             ((4, 60), (80, 180)),
@@ -149,9 +149,9 @@ OFFLOADING_SCENARIOS: tuple[OffloadingScenario, ...] = (
         "ns-steps",
         "steps of a few ns, transfers of a few steps",
         Settings(
-            34, 16, 64, 6, 256, step_cost_ns=StepCost(base=3, per_token=1, per_kv_token=0, per_request=2)
+            20, 16, 64, 6, 256, step_cost_ns=StepCost(base=3, per_token=1, per_kv_token=0, per_request=2)
         ),
-        Traffic(70, ((1, 100),), ((1, 4), (5, 40)), (0, 90), burst=(1, 2), repeat_chance=0.4),
+        Traffic(70, ((30, 150),), ((1, 4), (5, 40)), (0, 90), burst=(1, 2), repeat_chance=0.6),
         Offloading(60, 1, 5, 1),
     ),
 )
