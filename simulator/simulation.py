@@ -154,7 +154,7 @@ def run(
         prepared.workload, prepared.hashes, settings, prepared.latency, prepared.arrival_ns
     )
     engine = run_to_end(engine, prepared.workload, check=prepared.point.check_invariants, look=look)
-    requests = requests_table(engine, prepared.workload, refused, prepared.point.prefix_storage)
+    requests = requests_table(engine, prepared.workload, refused, list(prepared.point.chosen_tiers))
     return Result(
         summary=summarize(prepared, engine, requests, refused),
         requests=requests,

@@ -207,11 +207,13 @@ def apply_oldest_batch(engine: Engine) -> None:
     batch = engine.batches.info[slot]
     counters.now_ns = max(counters.now_ns, batch.end_ns)
     num_sampled, num_finished = update_from_output(engine, slot)
-    waits = engine.storage.connection[0].kind == OFFLOADING and waits_for_transfers(engine)
     if num_sampled > 0:
         counters.steps_without_token = 0
-    elif not waits:
+    elif engine.storage.connection[0].changed or not transfers_pending(engine.storage):
+        # However many steps a transfer takes, each counts once.
         counters.steps_without_token += 1
+    if engine.storage.connection[0].kind == OFFLOADING:
+        look_ahead(engine)
     log_update(engine, slot, num_sampled, num_finished)
     counters.num_updates += 1
     counters.oldest_batch = (slot + 1) % engine.settings[0].batch_queue_size
@@ -219,22 +221,18 @@ def apply_oldest_batch(engine: Engine) -> None:
 
 
 @compiled
-def waits_for_transfers(engine: Engine) -> bool:
-    """The batch just applied was empty because of a transfer: nothing happens until one ends.
+def look_ahead(engine: Engine) -> None:
+    """Whether nothing happens before a transfer ends or a request arrives.
 
-    If nothing changed with it, and nothing has ended that a batch will report, the next batch would
-    be as empty: the engine is idle.
+    So it is if the batches in flight and the one just applied are empty, that one changed nothing, and
+    no transfer has ended that a batch in flight will report: the next one would be as empty.
     """
     connection = engine.storage.connection[0]
-    waits = (
+    connection.idle = (
         engine.queues.counters[0].num_unfinished > 0
         and nothing_in_flight(engine)
         and transfers_pending(engine.storage)
-    )
-    connection.idle = (
-        waits
         and connection.changed == 0
         and next_transfer_ns(engine.storage) > newest(engine).poll_ns
     )
     connection.changed = 0
-    return waits

@@ -41,8 +41,11 @@ def find_stored_tokens(kv: KVCache, storage: Storage, request: Record, num_hit_b
 @compiled
 def load(
     kv: KVCache, storage: Storage, request: Record, first_token: int, num_tokens: int
-) -> None:
-    """Move the chunks with `num_tokens` tokens from `first_token` on, with the batch being formed."""
+) -> int:
+    """Move the chunks with `num_tokens` tokens from `first_token` on, with the batch being formed.
+
+    Returns how many of the tokens come from the far tier.
+    """
     tokens_per_chunk = storage.connection[0].tokens_per_chunk
     first = first_token // tokens_per_chunk
     end = (first_token + num_tokens + tokens_per_chunk - 1) // tokens_per_chunk
@@ -70,6 +73,7 @@ def load(
             put(storage, NEAR, storage.near, chunk_hash(kv, storage, request, chunk))
     count_load(storage, NEAR, storage.near, from_near, near_tokens)
     count_load(storage, FAR, storage.far, end - first - from_near, num_tokens - near_tokens)
+    return num_tokens - near_tokens
 
 
 @compiled

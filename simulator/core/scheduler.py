@@ -216,12 +216,14 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
         request.status = RUNNING
         request.num_computed_tokens = num_computed_tokens
+        num_far_tokens = 0
         if num_external_tokens > 0:
             num_gpu_tokens = num_computed_tokens - num_external_tokens
-            lmcache.load(kv, storage, request, num_gpu_tokens, num_external_tokens)
+            num_far_tokens = lmcache.load(kv, storage, request, num_gpu_tokens, num_external_tokens)
         if request.num_cached_tokens == NONE:
             request.num_cached_tokens = num_computed_tokens
             kv.infos[r].num_external_tokens = num_external_tokens
+            kv.infos[r].num_far_tokens = num_far_tokens
         if kv.infos[r].first_scheduled_ns == NEVER:
             kv.infos[r].first_scheduled_ns = counters.now_ns
         counters.admissions += 1

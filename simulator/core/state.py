@@ -74,7 +74,8 @@ REQUEST_INFO = _record(
         "tool_ns": "i8",
         "num_prompt_tokens": "i4",
         "next_in_session": "i4",
-        "num_external_tokens": "i4",  # of num_cached_tokens, those a storage tier gave
+        "num_external_tokens": "i4",  # of num_cached_tokens, those the storage tiers gave
+        "num_far_tokens": "i4",  # of these, those of the far tier
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
     }
