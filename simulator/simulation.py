@@ -70,24 +70,7 @@ class Prepared:
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
             kv_connector=self.point.kv_connector,
-            tiers=self.tiers,
-        )
-
-    @property
-    def tiers(self) -> tuple[TierSettings, ...]:
-        """The storage tiers the point uses, in the order they are looked up."""
-        point, tp = self.point, self.point.engine.tensor_parallel_size
-        engine = point.engine
-        kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-        return tuple(
-            TierSettings(
-                capacity_bytes=int(config.capacity_gib * 2**30),
-                tokens_per_chunk=config.chunk_tokens,
-                bytes_per_token=tp * point.model.kv_bytes_per_token(kv_dtype, tp),
-                bytes_per_ns=config.bandwidth_gbps,
-                latency_ns=round(config.latency_us * 1000),
-            )
-            for config in point.chosen_tiers.values()
+            tiers=resolve_tiers(self.point),
         )
 
 
@@ -160,6 +143,22 @@ def run(
         requests=requests,
         timeseries=timeseries_table(engine),
         steps=steps_table(engine, prepared.workload) if steps else None,
+    )
+
+
+def resolve_tiers(point: Point) -> tuple[TierSettings, ...]:
+    """The storage tiers a point uses, in the order they are looked up. A host keeps all ranks' bytes."""
+    engine, tp = point.engine, point.engine.tensor_parallel_size
+    kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+    return tuple(
+        TierSettings(
+            capacity_bytes=int(tier.capacity_gib * 2**30),
+            tokens_per_chunk=tier.chunk_tokens,
+            bytes_per_token=tp * point.model.kv_bytes_per_token(kv_dtype, tp),
+            bytes_per_ns=tier.bandwidth_gbps,
+            latency_ns=round(tier.latency_us * 1000),
+        )
+        for tier in point.chosen_tiers.values()
     )
 
 

@@ -112,13 +112,14 @@ def test_loads_of_two_engines_take_turns_on_the_link(connector: str) -> None:
 def test_what_one_loads_the_other_cannot_evict(connector: str) -> None:
     """A tier of four chunks, of which one engine loads three while the other stores four."""
     slow = dataclasses.replace(TIER, capacity_bytes=4 * CHUNK * BYTES, bytes_per_ns=0.01)
-    pushers = [Ask(31, arrival=LATE, name=f"push{i}") for i in range(5)]  # no whole chunk
-    first = [Ask(100, tokens=TEXT), *pushers, *AGAIN]
-    engines = instances([first, [Ask(150, arrival=2 * LATE + 1)]], connector, tier=slow)
+    pushers = [Ask(31, arrival=(12 + i // 5) * LATE, name=f"push{i}") for i in range(10)]
+    later = 20 * LATE  # a's chunks are stored, and its blocks taken by who stores nothing
+    first = [Ask(100, tokens=TEXT), *pushers, Ask(100, arrival=later, tokens=TEXT)]
+    engines = instances([first, [Ask(150, arrival=later + 1)]], connector, tier=slow)
     run_in_order(engines)
     tier, ids = engines[0].storage.near, engines[0].kv.block_hashes
     assert external(engines[0])[-1] == 96
-    assert engines[1].kv.infos[0].first_token_ns < engines[0].kv.infos[6].first_token_ns
+    assert engines[1].kv.infos[0].first_token_ns < engines[0].kv.infos[-1].first_token_ns
     assert all(tier.place[ids[last]] != state.NONE for last in (1, 3, 5))
     if connector == "OffloadingConnector":  # all of a request's chunks or none
         assert engines[1].storage.use[0].failed_stores > 0
