@@ -147,9 +147,7 @@ def build_engine(
     )
     log = state.Log(
         steps=records(INITIAL_STEPS, state.STEP),
-        events=records(
-            4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT
-        ),
+        events=records(4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT),
         intervals=records(INITIAL_INTERVALS + settings.max_num_seqs, state.INTERVAL),
         sizes=one(state.LOG_SIZES),
     )

@@ -52,7 +52,9 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     while True:
         if not counters.must_wait:
             if connection.idle:
-                wake_ns = min(next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine.storage))
+                wake_ns = min(
+                    next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine.storage)
+                )
                 if wake_ns >= until_ns:
                     return REACHED_UNTIL
                 counters.now_ns = max(counters.now_ns, wake_ns)
@@ -99,9 +101,7 @@ def has_requests(engine: Engine) -> bool:
     counters = engine.queues.counters[0]
     if counters.num_unfinished > 0:
         return True
-    told = (
-        engine.settings[0].async_scheduling or engine.storage.connection[0].kind == OFFLOADING
-    )
+    told = engine.settings[0].async_scheduling or engine.storage.connection[0].kind == OFFLOADING
     return told and counters.finished_to_report > 0
 
 

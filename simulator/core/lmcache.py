@@ -39,9 +39,7 @@ def find_stored_tokens(kv: KVCache, storage: Storage, request: Record, num_hit_b
 
 
 @compiled
-def load(
-    kv: KVCache, storage: Storage, request: Record, first_token: int, num_tokens: int
-) -> int:
+def load(kv: KVCache, storage: Storage, request: Record, first_token: int, num_tokens: int) -> int:
     """Move the chunks with `num_tokens` tokens from `first_token` on, with the batch being formed.
 
     Returns how many of the tokens come from the far tier.
@@ -123,7 +121,9 @@ def occupy_link(storage: Storage, which: int, tier: Tier, start_ns: int) -> int:
 
 
 @compiled
-def loads_are_done(kv: KVCache, storage: Storage, request: Record, num_computed_tokens: int) -> None:
+def loads_are_done(
+    kv: KVCache, storage: Storage, request: Record, num_computed_tokens: int
+) -> None:
     """The batch that loaded up to `num_computed_tokens` has run: nothing is pinned for it any more."""
     # A load ends with a chunk, or one token before if the chunk is the end of the request.
     chunk = (num_computed_tokens + 1) // storage.connection[0].tokens_per_chunk - 1
@@ -140,9 +140,7 @@ def loads_are_done(kv: KVCache, storage: Storage, request: Record, num_computed_
 
 
 @compiled
-def write_through(
-    kv: KVCache, storage: Storage, request: Record, before: int, after: int
-) -> None:
+def write_through(kv: KVCache, storage: Storage, request: Record, before: int, after: int) -> None:
     """Store the chunks that became full while the computed tokens went from `before` to `after`."""
     tokens_per_chunk = storage.connection[0].tokens_per_chunk
     for chunk in range(before // tokens_per_chunk, after // tokens_per_chunk):

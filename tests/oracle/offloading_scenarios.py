@@ -149,7 +149,12 @@ OFFLOADING_SCENARIOS: tuple[OffloadingScenario, ...] = (
         "ns-steps",
         "steps of a few ns, transfers of a few steps",
         Settings(
-            20, 16, 64, 6, 256, step_cost_ns=StepCost(base=3, per_token=1, per_kv_token=0, per_request=2)
+            20,
+            16,
+            64,
+            6,
+            256,
+            step_cost_ns=StepCost(base=3, per_token=1, per_kv_token=0, per_request=2),
         ),
         Traffic(70, ((30, 150),), ((1, 4), (5, 40)), (0, 90), burst=(1, 2), repeat_chance=0.6),
         Offloading(60, 1, 5, 1),

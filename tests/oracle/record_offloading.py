@@ -23,28 +23,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # First, because it sets what vLLM reads from the environment.
-from tests.oracle.record import (
-    BATCH_QUEUE_SIZE,
-    MODEL,
-    Engine,
-    NoProgressError,
-    Progress,
-    Recording,
-    Row,
-    finished_ids,
-    make_config,
-    model_output,
-    new_blocks,
-    write_lines,
-)
-from tests.oracle.offloading_scenarios import (
-    OFFLOADING_SCENARIOS,
-    Offloading,
-    OffloadingScenario,
-    random_offloading_scenario,
-)
-from tests.oracle.scenarios import Request, Settings, draw_requests
-
 import torch
 import vllm
 from vllm.config import KVTransferConfig
@@ -65,6 +43,28 @@ from vllm.v1.kv_offload.worker.worker import OffloadingHandler, TransferResult
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+from tests.oracle.offloading_scenarios import (
+    OFFLOADING_SCENARIOS,
+    Offloading,
+    OffloadingScenario,
+    random_offloading_scenario,
+)
+from tests.oracle.record import (
+    BATCH_QUEUE_SIZE,
+    MODEL,
+    Engine,
+    NoProgressError,
+    Progress,
+    Recording,
+    Row,
+    finished_ids,
+    make_config,
+    model_output,
+    new_blocks,
+    write_lines,
+)
+from tests.oracle.scenarios import Request, Settings, draw_requests
 
 NEVER = 1 << 62
 
@@ -236,7 +236,9 @@ class OffloadingEngine(Engine):
         waiting = RequestStatus.WAITING_FOR_REMOTE_KVS
         reported = self.scheduler.finished_recving_kv_req_ids
         loading = [
-            r for r, s in self.scheduler.requests.items() if s.status == waiting and r not in reported
+            r
+            for r, s in self.scheduler.requests.items()
+            if s.status == waiting and r not in reported
         ]
         return output, {
             "loads": self.loads,
@@ -409,7 +411,11 @@ PREFIXES = ((False, ""), (True, "async_"))
 
 
 def record(
-    made: OffloadingScenario, requests: Sequence[Request], asynchronous: bool, model: Path, most: int
+    made: OffloadingScenario,
+    requests: Sequence[Request],
+    asynchronous: bool,
+    model: Path,
+    most: int,
 ) -> Recording:
     settings = made.scenario.settings
     refused = [r.request_id for r in requests if settings.refuses(r)]
@@ -446,7 +452,9 @@ def record_scenario(made: OffloadingScenario, folder: Path, model: Path, most: i
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Record decisions with vLLM's OffloadingConnector.")
+    parser = argparse.ArgumentParser(
+        description="Record decisions with vLLM's OffloadingConnector."
+    )
     parser.add_argument("outdir", type=Path)
     parser.add_argument("names", nargs="*", help="scenarios; all of them if none is named")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="draw N scenarios")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,10 @@ def test_what_the_near_tier_lost_comes_from_the_far_one_and_stays_near() -> None
 def test_requests_of_one_step_load_one_after_the_other() -> None:
     other = tuple(range(500, 600))
     asks = [Ask(100, tokens=TEXT), Ask(100, arrival=5_000, tokens=other), Ask(270, arrival=10_000)]
-    asks += [Ask(100, arrival=20_000, tokens=text, name=n) for n, text in zip("de", (TEXT, other), strict=True)]
+    asks += [
+        Ask(100, arrival=20_000, tokens=text, name=n)
+        for n, text in zip("de", (TEXT, other), strict=True)
+    ]
     engine = play(*asks, blocks=18, tiers=(tier(),))
     assert external(engine) == [0, 0, 0, 96, 96]
     last = engine.log.steps[engine.queues.counters[0].num_steps - 1]
@@ -268,7 +272,7 @@ def test_a_larger_tier_hits_more_and_answers_sooner() -> None:
     assert hits == sorted(hits)
     assert hits[-1] > 1.2 * hits[0]
     assert runs[-1] == runs[-2]  # large enough is as good as unlimited
-    for smaller, larger in zip(runs, runs[1:], strict=False):
+    for smaller, larger in itertools.pairwise(runs):
         assert all(b <= a for a, b in zip(smaller["ttft_ns"], larger["ttft_ns"], strict=True))
     assert sum(runs[-1]["ttft_ns"]) < sum(runs[0]["ttft_ns"])
 
