@@ -280,6 +280,8 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
     record.stride = settings.stride and settings.policy == "fcfs" and not settings.log_events
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
+    if settings.uses_tiers:
+        record.kv_connector = CONNECTORS[settings.kv_connector]
     # The head of the line computes at least one token a step, so it samples within as many steps as
     # it has tokens; a few preemptions may make it start over.
     record.max_steps_without_token = 1000 + 4 * longest

@@ -111,7 +111,7 @@ def _check_requests(engine: Engine) -> None:
     # one holds them until they are stored.
     connection = engine.storage.connection[0]
     holders = np.isin(requests.status, (state.RUNNING, state.WAITING_FOR_REMOTE_KVS))
-    if connection.kind == state.OFFLOADING:
+    if engine.settings[0].kv_connector == state.OFFLOADING:
         holders |= np.isin(requests.status, all_waiting) & (requests.num_computed_tokens > 0)
         holders[engine.storage.held[: connection.num_held]] = True
     idle = ~holders & (requests.num_blocks > 0)
@@ -130,9 +130,9 @@ def _check_transfers(engine: Engine) -> None:
     """Who waits for a load is on the link or reported; who holds blocks for a store has finished."""
     storage, requests = engine.storage, engine.kv.requests
     connection = storage.connection[0]
-    if connection.kind != state.OFFLOADING:
+    if engine.settings[0].kv_connector != state.OFFLOADING:
         return
-    loading = storage.loading[: connection.num_loading].tolist()
+    loading = storage.loading[: engine.queues.counters[0].num_loading].tolist()
     remote = np.flatnonzero(requests.status == state.WAITING_FOR_REMOTE_KVS)
     unreported = remote[storage.transfers.loaded[remote] == 0]
     _demand("loads and who waits for them", sorted(loading), unreported.tolist())

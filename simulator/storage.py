@@ -73,7 +73,6 @@ def build_storage(
     lmcache = offloads = False
     if chosen:
         first = chosen[0]
-        connection.kind = CONNECTORS[settings.kv_connector]
         connection.tokens_per_chunk = first.tokens_per_chunk
         connection.blocks_per_chunk = first.tokens_per_chunk // settings.block_size
         connection.bytes_per_token = first.bytes_per_token

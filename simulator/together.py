@@ -17,12 +17,12 @@ def next_event_ns(engine: Engine) -> int:
     connection = storage.connection[0]
     if counters.must_wait:
         return max(int(counters.now_ns), int(engine.batches.info.end_ns[counters.oldest_batch]))
-    if connection.idle:
+    if counters.idle:
         loads = storage.transfers.load_end_ns[storage.loading[: connection.num_submitted]]
         stores = storage.transfers.store_end_ns[storage.held[: connection.num_held]]
         ends = [int(ns) for ns in (*loads[:1], *stores)]
         return max(int(counters.now_ns), min([*ends, _next_arrival_ns(engine)]))
-    offloads = connection.kind == state.OFFLOADING
+    offloads = engine.settings[0].kv_connector == state.OFFLOADING
     reports = counters.finished_to_report and (offloads or engine.settings[0].async_scheduling)
     if counters.num_batches or counters.num_unfinished or reports:
         return int(counters.now_ns)

@@ -14,7 +14,7 @@ counted it).
 from __future__ import annotations
 
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
-from simulator.core.jit import compiled, entry
+from simulator.core.jit import compiled, compiled_apart, entry
 from simulator.core.latency import step_ns
 from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
@@ -47,18 +47,17 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     settings = engine.settings[0]
     queues = engine.queues
     counters = queues.counters[0]
-    connection = engine.storage.connection[0]
     last_step = counters.num_steps + max_steps
     while True:
         if not counters.must_wait:
-            if connection.idle:
+            if counters.idle:
                 wake_ns = min(
-                    next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine.storage)
+                    next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine)
                 )
                 if wake_ns >= until_ns:
                     return REACHED_UNTIL
                 counters.now_ns = max(counters.now_ns, wake_ns)
-                connection.idle = 0
+                counters.idle = 0
             if counters.num_batches == 0 and not has_requests(engine):
                 arrival_ns = next_arrival_ns(queues, engine.kv.infos)
                 if arrival_ns == FOREVER:
@@ -101,7 +100,7 @@ def has_requests(engine: Engine) -> bool:
     counters = engine.queues.counters[0]
     if counters.num_unfinished > 0:
         return True
-    told = engine.settings[0].async_scheduling or engine.storage.connection[0].kind == OFFLOADING
+    told = engine.settings[0].async_scheduling or engine.settings[0].kv_connector == OFFLOADING
     return told and counters.finished_to_report > 0
 
 
@@ -115,7 +114,7 @@ def is_stuck(engine: Engine) -> bool:
     return (
         engine.queues.counters[0].num_unfinished > 0
         and nothing_in_flight(engine)
-        and not transfers_pending(engine.storage)
+        and not transfers_pending(engine)
     )
 
 
@@ -149,7 +148,7 @@ def form_batch(engine: Engine) -> int:
     settings = engine.settings[0]
     counters = engine.queues.counters[0]
     pool = engine.kv.pool[0]
-    connector = engine.storage.connection[0].kind
+    connector = settings.kv_connector
     slot = (counters.oldest_batch + counters.num_batches) % settings.batch_queue_size
     batch = engine.batches.info[slot]
     queries = pool.queries
@@ -204,15 +203,15 @@ def apply_oldest_batch(engine: Engine) -> None:
     """Wait for the oldest batch and take in its output."""
     counters = engine.queues.counters[0]
     slot = counters.oldest_batch
-    batch = engine.batches.info[slot]
-    counters.now_ns = max(counters.now_ns, batch.end_ns)
+    counters.now_ns = max(counters.now_ns, engine.batches.info[slot].end_ns)
     num_sampled, num_finished = update_from_output(engine, slot)
+    offloads = engine.settings[0].kv_connector == OFFLOADING
     if num_sampled > 0:
         counters.steps_without_token = 0
-    elif engine.storage.connection[0].changed or not transfers_pending(engine.storage):
+    elif not offloads or counters.changed or not transfers_pending(engine):
         # However many steps a transfer takes, each counts once.
         counters.steps_without_token += 1
-    if engine.storage.connection[0].kind == OFFLOADING:
+    if offloads:
         look_ahead(engine)
     log_update(engine, slot, num_sampled, num_finished)
     counters.num_updates += 1
@@ -220,19 +219,19 @@ def apply_oldest_batch(engine: Engine) -> None:
     counters.num_batches -= 1
 
 
-@compiled
+@compiled_apart
 def look_ahead(engine: Engine) -> None:
     """Whether nothing happens before a transfer ends or a request arrives.
 
     So it is if the batches in flight and the one just applied are empty, that one changed nothing, and
     no transfer has ended that a batch in flight will report: the next one would be as empty.
     """
-    connection = engine.storage.connection[0]
-    connection.idle = (
-        engine.queues.counters[0].num_unfinished > 0
+    counters = engine.queues.counters[0]
+    counters.idle = (
+        counters.num_unfinished > 0
+        and counters.changed == 0
         and nothing_in_flight(engine)
-        and transfers_pending(engine.storage)
-        and connection.changed == 0
-        and next_transfer_ns(engine.storage) > newest(engine).poll_ns
+        and transfers_pending(engine)
+        and next_transfer_ns(engine) > newest(engine).poll_ns
     )
-    connection.changed = 0
+    counters.changed = 0

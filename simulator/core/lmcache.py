@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from simulator.core.jit import compiled
+from simulator.core.jit import compiled, compiled_apart
 from simulator.core.state import NONE, KVCache, Record, Storage, Tier
 from simulator.core.tier import chunk_hash, find, insert, make_room, transfer_ns, use
 
@@ -21,7 +21,7 @@ NEAR, FAR = 0, 1
 IN_NEAR, IN_FAR = 1, 2  # Storage.pinned
 
 
-@compiled
+@compiled_apart
 def find_stored_tokens(kv: KVCache, storage: Storage, request: Record, num_hit_blocks: int) -> int:
     """Tokens beyond the device's hit that the tiers hold; 0 if no whole chunk follows."""
     connection = storage.connection[0]
@@ -38,7 +38,7 @@ def find_stored_tokens(kv: KVCache, storage: Storage, request: Record, num_hit_b
     return max(0, num_tokens - num_hit_blocks * kv.pool[0].block_size)
 
 
-@compiled
+@compiled_apart
 def load(kv: KVCache, storage: Storage, request: Record, first_token: int, num_tokens: int) -> int:
     """Move the chunks with `num_tokens` tokens from `first_token` on, with the batch being formed.
 
@@ -95,7 +95,7 @@ def count_load(storage: Storage, which: int, tier: Tier, num_chunks: int, num_to
     counts.batch_ns += ns
 
 
-@compiled
+@compiled_apart
 def wait_for_loads(storage: Storage, start_ns: int) -> int:
     """Put the batch's loads on the links at `start_ns`. Returns how long the batch waits for them."""
     end_ns = max(
@@ -120,7 +120,7 @@ def occupy_link(storage: Storage, which: int, tier: Tier, start_ns: int) -> int:
     return store.load_free_ns
 
 
-@compiled
+@compiled_apart
 def loads_are_done(
     kv: KVCache, storage: Storage, request: Record, num_computed_tokens: int
 ) -> None:
@@ -139,7 +139,7 @@ def loads_are_done(
         chunk -= 1
 
 
-@compiled
+@compiled_apart
 def write_through(kv: KVCache, storage: Storage, request: Record, before: int, after: int) -> None:
     """Store the chunks that became full while the computed tokens went from `before` to `after`."""
     tokens_per_chunk = storage.connection[0].tokens_per_chunk

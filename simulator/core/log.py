@@ -23,7 +23,9 @@ def log_is_full(engine: Engine) -> bool:
     log = engine.log
     sizes = log.sizes[0]
     settings = engine.settings[0]
-    events = events_of_a_step(engine) * settings.log_events
+    events = 0
+    if settings.log_events:
+        events = events_of_a_step(engine)
     intervals = INTERVALS_PER_SEAT * settings.max_num_seqs
     return (
         engine.queues.counters[0].num_steps >= log.steps.size
@@ -36,12 +38,13 @@ def log_is_full(engine: Engine) -> bool:
 def events_of_a_step(engine: Engine) -> int:
     """What forming a batch and applying another may log at most."""
     seats = engine.settings[0].max_num_seqs
-    connection = engine.storage.connection[0]
-    if connection.kind != OFFLOADING:
+    if engine.settings[0].kv_connector != OFFLOADING:
         return EVENTS_PER_SEAT * seats
     # Each seat stores and finishes storing; each load takes a block.
     blocks = engine.kv.pool[0].num_usable_blocks
-    return (EVENTS_PER_SEAT + 2) * seats + 2 * blocks + connection.num_held + connection.num_loading
+    num_held = engine.storage.connection[0].num_held
+    num_loading = engine.queues.counters[0].num_loading
+    return (EVENTS_PER_SEAT + 2) * seats + 2 * blocks + num_held + num_loading
 
 
 @compiled
@@ -76,7 +79,7 @@ def log_schedule(engine: Engine, slot: int, start_ns: int) -> None:
     step.running_after_schedule = counters.num_running
     step.waiting_after_schedule = num_waiting(engine.queues)
     step.free_after_schedule = engine.kv.pool[0].num_free_blocks
-    step.loading_after_schedule = engine.storage.connection[0].num_loading
+    step.loading_after_schedule = counters.num_loading
     if engine.settings[0].log_events:
         log_batch(engine, slot)
 

@@ -19,7 +19,7 @@ here the last of them gives its blocks back (`give_back_blocks`).
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
-from simulator.core.jit import compiled
+from simulator.core.jit import compiled, compiled_apart
 from simulator.core.log import log_transfer
 from simulator.core.request_queue import comes_before
 from simulator.core.state import (
@@ -45,7 +45,7 @@ LATER = -1
 PROTECTED = 1 << 30  # added to a TierChunk.ref_cnt for as long as room is made
 
 
-@compiled
+@compiled_apart
 def get_num_new_matched_tokens(
     kv: KVCache, storage: Storage, request: Record, num_hit_blocks: int
 ) -> int:
@@ -78,7 +78,7 @@ def touch(kv: KVCache, storage: Storage, request: Record, num_chunks: int) -> No
             use(storage.near, place)
 
 
-@compiled
+@compiled_apart
 def begin_load(engine: Engine, r: int, num_hit_blocks: int, num_tokens: int) -> None:
     """The request has blocks for its hit and for `num_tokens` more, and waits for them from now on."""
     kv = engine.kv
@@ -98,8 +98,9 @@ def begin_load(engine: Engine, r: int, num_hit_blocks: int, num_tokens: int) -> 
         block_hash = chunk_hash(kv, storage, request, chunk)
         storage.near.chunks[find(storage.near, block_hash)].ref_cnt += 1
         storage.being_loaded[block_hash] = 1
-    storage.loading[connection.num_loading] = r
-    connection.num_loading += 1
+    counters = engine.queues.counters[0]
+    storage.loading[counters.num_loading] = r
+    counters.num_loading += 1
     request.status = WAITING_FOR_REMOTE_KVS
     request.num_computed_tokens = num_computed_tokens + num_tokens
     log_transfer(engine, engine.queues.counters[0].num_steps, EVENT_LOAD, r, num_tokens)
@@ -122,7 +123,7 @@ def complete_load(engine: Engine, r: int) -> None:
     )
 
 
-@compiled
+@compiled_apart
 def try_promote(engine: Engine, r: int) -> bool:
     """Let a request whose load was reported take part again; False if it has to wait for that."""
     kv = engine.kv
@@ -142,7 +143,7 @@ def try_promote(engine: Engine, r: int) -> bool:
     return True
 
 
-@compiled
+@compiled_apart
 def prepare_stores(engine: Engine, slot: int) -> None:
     """Store what the batch just formed completes: of new requests, running ones, resumed ones."""
     kv = engine.kv
@@ -238,7 +239,7 @@ def complete_store(engine: Engine, r: int) -> None:
     transfer.first_pending = NONE
 
 
-@compiled
+@compiled_apart
 def hold_blocks(engine: Engine, r: int) -> bool:
     """Whether the finished request keeps its blocks until its stores are reported."""
     storage = engine.storage
@@ -252,7 +253,7 @@ def hold_blocks(engine: Engine, r: int) -> bool:
     return True
 
 
-@compiled
+@compiled_apart
 def update_from_transfers(engine: Engine, slot: int) -> None:
     """Take in what the batch in `slot` reports: loads and stores that had ended by its poll_ns."""
     kv = engine.kv
@@ -267,27 +268,28 @@ def update_from_transfers(engine: Engine, slot: int) -> None:
             complete_store(engine, r)
             log_transfer(engine, engine.queues.counters[0].num_updates, EVENT_STORED, r, 0)
             kv_cache.free(kv, kv.requests[r])
-            connection.changed = 1
+            engine.queues.counters[0].changed = 1
         else:
             storage.held[kept] = r
             kept += 1
     connection.num_held = kept
+    counters = engine.queues.counters[0]
     num_loaded = 0
     while num_loaded < connection.num_submitted:
         r = storage.loading[num_loaded]
         if storage.transfers[r].load_end_ns > batch.poll_ns:
             break
         complete_load(engine, r)
-        connection.changed = 1
+        engine.queues.counters[0].changed = 1
         num_loaded += 1
     if num_loaded > 0:
         connection.num_submitted -= num_loaded
-        connection.num_loading -= num_loaded
-        for i in range(connection.num_loading):
+        counters.num_loading -= num_loaded
+        for i in range(counters.num_loading):
             storage.loading[i] = storage.loading[i + num_loaded]
 
 
-@compiled
+@compiled_apart
 def give_back_blocks(engine: Engine) -> bool:
     """Take the blocks of the last waiting request that has loaded some; False if there is none.
 
@@ -315,6 +317,6 @@ def give_back_blocks(engine: Engine) -> bool:
     kv_cache.free(engine.kv, request)
     request.num_computed_tokens = 0
     engine.storage.connection[0].num_given_back += 1
-    engine.storage.connection[0].changed = 1
+    engine.queues.counters[0].changed = 1
     counters.steps_without_token += 1
     return True

@@ -33,7 +33,7 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     counters = engine.queues.counters[0]
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
-    connector = engine.storage.connection[0].kind
+    connector = engine.settings[0].kv_connector
     now_ns = counters.now_ns
     num_sampled = batch.num_strided
     num_finished = 0
@@ -88,7 +88,7 @@ def finish(engine: Engine, r: int) -> None:
     if request.status == PREEMPTED:
         remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
-    if engine.storage.connection[0].kind != OFFLOADING or not hold_blocks(engine, r):
+    if engine.settings[0].kv_connector != OFFLOADING or not hold_blocks(engine, r):
         kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 from simulator.core import kv_cache_manager as kv_cache
 from simulator.core import lmcache, offloading
 from simulator.core.batch import add_to_batch, sum_up, unschedule
-from simulator.core.jit import compiled
+from simulator.core.jit import compiled, compiled_apart
 from simulator.core.log import log_preempted
 from simulator.core.request_queue import (
     has_queued,
@@ -30,7 +30,6 @@ from simulator.core.state import (
     FCFS,
     LMCACHE,
     NEVER,
-    NO_CONNECTOR,
     NONE,
     OFFLOADING,
     PREEMPTED,
@@ -56,9 +55,13 @@ def schedule(engine: Engine, slot: int) -> None:
     batch.load_ns = 0
     budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
     batch.num_strided = engine.queues.counters[0].num_strided
+    offloads = engine.settings[0].kv_connector == OFFLOADING
     if batch.num_preempted == 0:
-        schedule_waiting(engine, slot, budget)
-    if engine.storage.connection[0].kind == OFFLOADING:
+        if offloads:
+            schedule_waiting_or_loading(engine, slot, budget)
+        else:
+            schedule_waiting(engine, slot, budget)
+    if offloads:
         offloading.prepare_stores(engine, slot)
     sum_up(engine, slot)
     join_stride(engine, slot)
@@ -127,14 +130,51 @@ def num_tokens_to_schedule(settings: Record, request: Record, budget: int) -> in
 
 @compiled
 def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
-    """Phase B. The first request that cannot be admitted ends it; one that waits for a load does not."""
+    """Phase B. The first request that cannot be admitted ends it."""
     settings = engine.settings[0]
     kv = engine.kv
     queues = engine.queues
     counters = queues.counters[0]
-    batch = engine.batches.info[slot]
+    while budget > 0 and has_queued(queues):
+        if counters.num_running == settings.max_num_seqs:
+            break
+        r = peek_request(queues)
+        request = kv.requests[r]
+        num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
+        num_external_tokens = 0
+        if settings.kv_connector == LMCACHE:
+            num_external_tokens = lmcache.find_stored_tokens(
+                kv, engine.storage, request, num_hit_blocks
+            )
+        num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
+        num_new_tokens = num_tokens_to_admit(settings, request, num_computed_tokens, budget)
+        if num_new_tokens == NONE or not kv_cache.can_admit(
+            kv,
+            request,
+            num_hit_blocks,
+            num_external_tokens + num_new_tokens,
+            settings.scheduler_reserve_full_isl,
+            settings.max_model_len,
+        ):
+            break
+        kv_cache.allocate_slots_for_admission(
+            kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
+        )
+        if settings.kv_connector == LMCACHE:
+            count_lookup(engine.storage, request, num_computed_tokens, num_external_tokens)
+        pop_request(queues, kv.infos)
+        admit(engine, slot, r, num_computed_tokens, num_external_tokens, num_new_tokens)
+        budget -= num_new_tokens
+
+
+@compiled_apart
+def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
+    """Phase B with loads beside steps: who waits for a load, or begins one, is passed over."""
+    settings = engine.settings[0]
+    kv = engine.kv
+    queues = engine.queues
+    counters = queues.counters[0]
     storage = engine.storage
-    connector = storage.connection[0].kind
     seen = 0  # of those skipped before
     kept = 0  # skipped now
     while budget > 0 and (seen < counters.num_skipped or has_queued(queues)):
@@ -144,40 +184,32 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         r = queues.skipped[seen] if was_skipped else peek_request(queues)
         request = kv.requests[r]
         skip = request.status == WAITING_FOR_REMOTE_KVS and not offloading.try_promote(engine, r)
-        num_hit_blocks = 0
         num_external_tokens = 0
-        num_computed_tokens = request.num_computed_tokens  # its load is done, or none
-        if not skip and num_computed_tokens == 0:
+        num_new_tokens = 0
+        num_computed_tokens = request.num_computed_tokens
+        if not skip and num_computed_tokens > 0:  # loaded, and has its blocks
+            num_new_tokens = num_tokens_to_admit(settings, request, num_computed_tokens, budget)
+            if num_new_tokens == NONE:
+                break
+            if settings.scheduler_reserve_full_isl and not kv_cache.can_fit_full_sequence(
+                kv, request, settings.max_model_len
+            ):
+                break
+            if kv_cache.allocate_slots(kv, request, num_new_tokens) == NONE:
+                break
+        elif not skip:
             num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
-            if connector == LMCACHE:
-                num_external_tokens = lmcache.find_stored_tokens(
-                    kv, storage, request, num_hit_blocks
-                )
-            elif connector == OFFLOADING:
-                num_external_tokens = offloading.get_num_new_matched_tokens(
-                    kv, storage, request, num_hit_blocks
-                )
-                skip = num_external_tokens == offloading.LATER
-            num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
-        loads_first = connector == OFFLOADING and num_external_tokens > 0
-        if not skip:
-            num_new_tokens = 0
-            if not loads_first:
-                num_new_tokens = request.num_tokens - num_computed_tokens
-                if 0 < settings.long_prefill_token_threshold < num_new_tokens:
-                    num_new_tokens = settings.long_prefill_token_threshold
-                if not settings.enable_chunked_prefill and num_new_tokens > budget:
-                    break
-                num_new_tokens = min(num_new_tokens, budget)
-            if request.num_computed_tokens > 0:
-                if settings.scheduler_reserve_full_isl and not kv_cache.can_fit_full_sequence(
-                    kv, request, settings.max_model_len
-                ):
-                    break
-                if kv_cache.allocate_slots(kv, request, num_new_tokens) == NONE:
-                    break
-            else:
-                if not kv_cache.can_admit(
+            num_external_tokens = offloading.get_num_new_matched_tokens(
+                kv, storage, request, num_hit_blocks
+            )
+            skip = num_external_tokens == offloading.LATER
+            if not skip:
+                num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
+                if num_external_tokens == 0:
+                    num_new_tokens = num_tokens_to_admit(
+                        settings, request, num_computed_tokens, budget
+                    )
+                if num_new_tokens == NONE or not kv_cache.can_admit(
                     kv,
                     request,
                     num_hit_blocks,
@@ -186,64 +218,91 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
                     settings.max_model_len,
                 ):
                     break
-                if loads_first:
+                count_lookup(storage, request, num_computed_tokens, num_external_tokens)
+                if num_external_tokens > 0:
                     kv_cache.take_blocks(kv, request, num_hit_blocks, num_computed_tokens)
+                    offloading.begin_load(engine, r, num_hit_blocks, num_external_tokens)
+                    skip = True
                 else:
                     kv_cache.allocate_slots_for_admission(
-                        kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
-                    )
-                if connector != NO_CONNECTOR:
-                    count_lookup(
-                        storage,
-                        request,
-                        request.num_tokens - num_computed_tokens + num_external_tokens,
-                        num_external_tokens,
+                        kv, request, num_hit_blocks, num_new_tokens
                     )
 
         if was_skipped:
             seen += 1
         else:
             pop_request(queues, kv.infos)
-        if skip or loads_first:
-            if not skip:
-                offloading.begin_load(engine, r, num_hit_blocks, num_external_tokens)
+        if skip:
             queues.skipped[kept] = r
             kept += 1
             continue
-        position = counters.num_running
-        queues.running[position] = r
-        counters.num_running += 1
-        kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
-        request.status = RUNNING
-        request.num_computed_tokens = num_computed_tokens
-        num_far_tokens = 0
-        if num_external_tokens > 0:
-            num_gpu_tokens = num_computed_tokens - num_external_tokens
-            num_far_tokens = lmcache.load(kv, storage, request, num_gpu_tokens, num_external_tokens)
-        if request.num_cached_tokens == NONE:
-            request.num_cached_tokens = num_computed_tokens
-            kv.infos[r].num_external_tokens = num_external_tokens
-            kv.infos[r].num_far_tokens = num_far_tokens
-        if kv.infos[r].first_scheduled_ns == NEVER:
-            kv.infos[r].first_scheduled_ns = counters.now_ns
-        counters.admissions += 1
-        counters.hit_tokens_all_admissions += num_computed_tokens
-        add_to_batch(engine, slot, position, r, num_new_tokens, request.num_blocks, kind)
-        batch.num_admitted += 1
+        admit(engine, slot, r, num_computed_tokens, 0, num_new_tokens)
         budget -= num_new_tokens
-    if connector == OFFLOADING:
-        requeue_skipped(queues, kv.infos, settings.policy, seen, kept)
+    requeue_skipped(queues, kv.infos, settings.policy, seen, kept)
 
 
 @compiled
-def count_lookup(storage: Storage, request: Record, num_tokens: int, num_hits: int) -> None:
+def num_tokens_to_admit(
+    settings: Record, request: Record, num_computed_tokens: int, budget: int
+) -> int:
+    """Tokens an admitted request computes in this step, or NONE if they have to come in one piece."""
+    num_new_tokens = request.num_tokens - num_computed_tokens
+    if 0 < settings.long_prefill_token_threshold < num_new_tokens:
+        num_new_tokens = settings.long_prefill_token_threshold
+    if not settings.enable_chunked_prefill and num_new_tokens > budget:
+        return NONE
+    return min(num_new_tokens, budget)
+
+
+@compiled
+def admit(
+    engine: Engine,
+    slot: int,
+    r: int,
+    num_computed_tokens: int,
+    num_external_tokens: int,
+    num_new_tokens: int,
+) -> None:
+    """The request has its blocks and runs; external tokens are loaded with the batch."""
+    kv = engine.kv
+    counters = engine.queues.counters[0]
+    request = kv.requests[r]
+    position = counters.num_running
+    engine.queues.running[position] = r
+    counters.num_running += 1
+    kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
+    request.status = RUNNING
+    request.num_computed_tokens = num_computed_tokens
+    num_far_tokens = 0
+    if num_external_tokens > 0:
+        num_gpu_tokens = num_computed_tokens - num_external_tokens
+        num_far_tokens = lmcache.load(
+            kv, engine.storage, request, num_gpu_tokens, num_external_tokens
+        )
+    if request.num_cached_tokens == NONE:
+        request.num_cached_tokens = num_computed_tokens
+        kv.infos[r].num_external_tokens = num_external_tokens
+        kv.infos[r].num_far_tokens = num_far_tokens
+    if kv.infos[r].first_scheduled_ns == NEVER:
+        kv.infos[r].first_scheduled_ns = counters.now_ns
+    counters.admissions += 1
+    counters.hit_tokens_all_admissions += num_computed_tokens
+    add_to_batch(engine, slot, position, r, num_new_tokens, request.num_blocks, kind)
+    engine.batches.info[slot].num_admitted += 1
+
+
+@compiled
+def count_lookup(
+    storage: Storage, request: Record, num_computed_tokens: int, num_hits: int
+) -> None:
     """What vLLM counts of a connector: at every admission, the tokens beyond the device's hit."""
     connection = storage.connection[0]
+    num_queries = request.num_tokens - num_computed_tokens + num_hits
     if request.num_preemptions > 0:
-        connection.preempted_queries += num_tokens
+        connection.preempted_queries += num_queries
         connection.preempted_hits += num_hits
     else:
-        connection.queries += num_tokens
+        connection.queries += num_queries
         connection.hits += num_hits
 
 
@@ -285,6 +344,6 @@ def preempt(engine: Engine, slot: int, r: int) -> None:
     prepend_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
     engine.batches.info[slot].num_preempted += 1
-    if engine.storage.connection[0].kind == OFFLOADING:
+    if engine.settings[0].kv_connector == OFFLOADING:
         engine.storage.flushed[engine.batches.info[slot].num_preempted - 1] = r
     log_preempted(engine, r)

@@ -28,7 +28,7 @@ UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED, WAITING_FOR_REMOTE_KVS =
 # Settings.policy
 FCFS, PRIORITY = range(2)
 
-# Connection.kind
+# Settings.kv_connector
 NO_CONNECTOR, LMCACHE, OFFLOADING = range(3)
 
 # What `advance` returns
@@ -145,7 +145,6 @@ TIER_USE = _record(
 # How an engine is connected to its tiers; one record.
 CONNECTION = _record(
     {
-        "kind": "i8",
         "tokens_per_chunk": "i8",
         "blocks_per_chunk": "i8",
         "bytes_per_token": "i8",  # of all ranks
@@ -158,14 +157,11 @@ CONNECTION = _record(
         "preempted_queries": "i8",
         "preempted_hits": "i8",
         # OFFLOADING
-        "num_loading": "i8",
-        "num_submitted": "i8",  # of those, on the link already
+        "num_submitted": "i8",  # of those who load, on the link already
         "num_held": "i8",
         "num_jobs": "i8",
         "launched_ns": "i8",  # when the workers launched the newest batch
         "num_old_jobs": "i8",  # of those, prepared with the batch before
-        "changed": "i8",  # the batch being applied did more than computing
-        "idle": "i8",  # nothing happens before a transfer ends or a request arrives
     }
 )
 
@@ -226,6 +222,7 @@ SETTINGS = _record(
         "empty_step_ns": "i8",
         "max_steps_without_token": "i8",
         "log_events": "i8",
+        "kv_connector": "i8",
     }
 )
 
@@ -236,7 +233,6 @@ COUNTERS = _record(
         "fresh_head": "i8",  # fresh[fresh_head:fresh_tail] wait for their first admission
         "fresh_tail": "i8",
         "heap_size": "i8",
-        "num_skipped": "i8",
         "next_arrival": "i8",  # position in arrival_order
         "num_released": "i8",  # size of the heap of released session calls
         "num_unfinished": "i8",  # queued or running
@@ -260,6 +256,11 @@ COUNTERS = _record(
         "num_generated_tokens": "i8",
         "hit_tokens_all_admissions": "i8",
         "admissions": "i8",
+        # OFFLOADING
+        "num_skipped": "i8",
+        "num_loading": "i8",
+        "changed": "i8",  # the batch being applied did more than computing
+        "idle": "i8",  # nothing happens before a transfer ends or a request arrives
     }
 )
 
@@ -279,8 +280,8 @@ BATCH = _record(
         "kv_decode_max": "i8",
         "kv_decode_min": "i8",
         "load_ns": "i8",  # moving what a storage tier gives, before the batch runs
-        "poll_ns": "i8",  # transfers that have ended by then are reported with its output
         "end_ns": "i8",
+        "poll_ns": "i8",  # transfers that have ended by then are reported with its output
     }
 )
 

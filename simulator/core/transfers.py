@@ -9,12 +9,12 @@ goes on when the next transfer ends or a request arrives.
 
 from __future__ import annotations
 
-from simulator.core.jit import compiled
+from simulator.core.jit import compiled, compiled_apart
 from simulator.core.state import FOREVER, Engine, Record, Storage
 from simulator.core.tier import transfer_ns
 
 
-@compiled
+@compiled_apart
 def launch(engine: Engine, slot: int, launch_ns: int) -> int:
     """Returns when the batch is launched, flushed stores waited for."""
     storage = engine.storage
@@ -34,9 +34,10 @@ def launch(engine: Engine, slot: int, launch_ns: int) -> int:
         flushed_ns = max(flushed_ns, storage.transfers[storage.flushed[i]].store_end_ns)
     connection.stalled_ns += flushed_ns - launch_ns
 
-    for i in range(connection.num_submitted, connection.num_loading):
+    counters = engine.queues.counters[0]
+    for i in range(connection.num_submitted, counters.num_loading):
         submit_load(storage, storage.loading[i], flushed_ns)
-    connection.num_submitted = connection.num_loading
+    connection.num_submitted = counters.num_loading
     connection.launched_ns = flushed_ns
     batch.poll_ns = flushed_ns
     return flushed_ns
@@ -69,17 +70,17 @@ def submit_load(storage: Storage, r: int, now_ns: int) -> None:
 
 
 @compiled
-def transfers_pending(storage: Storage) -> bool:
-    connection = storage.connection[0]
-    return connection.num_loading > 0 or connection.num_held > 0
+def transfers_pending(engine: Engine) -> bool:
+    return engine.queues.counters[0].num_loading > 0 or engine.storage.connection[0].num_held > 0
 
 
 @compiled
-def next_transfer_ns(storage: Storage) -> int:
+def next_transfer_ns(engine: Engine) -> int:
     """When the next load ends, or the last store of a request whose blocks are held."""
+    storage = engine.storage
     connection = storage.connection[0]
     earliest = FOREVER
-    if connection.num_loading > 0:
+    if engine.queues.counters[0].num_loading > 0:
         earliest = storage.transfers[storage.loading[0]].load_end_ns
     for i in range(connection.num_held):
         earliest = min(earliest, storage.transfers[storage.held[i]].store_end_ns)

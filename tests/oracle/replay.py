@@ -126,7 +126,7 @@ def simulated(engine: Engine, workload: Workload, mode: str) -> Iterator[dict[st
     counters = engine.queues.counters[0]
     steps = engine.log.steps[: counters.num_steps]
     by_step = events_by_step(engine, workload)
-    if engine.storage.connection[0].kind == state.OFFLOADING:
+    if engine.settings[0].kv_connector == state.OFFLOADING:
         by_step = [
             {**lists, "loading": int(step.loading_after_schedule)}
             for lists, step in zip(by_step, steps, strict=True)

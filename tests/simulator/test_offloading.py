@@ -203,7 +203,7 @@ def test_loads_and_blocks_never_wait_for_each_other_for_ever(simulation: Simulat
     engine = run_to_end(engine, simulation.workload)
     assume(engine.storage.use[0].loads > 0)
     assert not engine.storage.being_loaded.any()
-    assert engine.storage.connection[0].num_loading == 0
+    assert engine.queues.counters[0].num_loading == 0
 
 
 @pytest.mark.parametrize("chunks", [0, 1])

@@ -213,7 +213,7 @@ def check_totals(simulation: Simulation, facts: Facts, engine: Engine) -> None:
     held = engine.storage.held[: engine.storage.connection[0].num_held]
     if not len(held):
         assert pool.num_free_blocks == pool.num_usable_blocks
-    assert engine.storage.connection[0].num_loading == 0
+    assert engine.queues.counters[0].num_loading == 0
     assert not engine.storage.pinned.any()
     assert pool.evicted_blocks <= pool.reused_blocks
     # A second ends on its last ns, so sums over the seconds are sums over everything.
