@@ -27,6 +27,7 @@ from simulator.core.state import (
     LIVELOCK,
     LMCACHE,
     LOG_FULL,
+    NO_CONNECTOR,
     OFFLOADING,
     REACHED_UNTIL,
     STUCK,
@@ -36,7 +37,6 @@ from simulator.core.state import (
 from simulator.core.transfers import launch, next_transfer_ns, transfers_pending
 
 
-@entry
 def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
 
@@ -44,21 +44,24 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     (requests wait and nothing can ever help them) or LIVELOCK (steps without end and no token).
     Calling again continues exactly where the last call stopped.
     """
+    return ADVANCE[int(engine.settings.kv_connector[0])](engine, until_ns, max_steps)
+
+
+@compiled
+def run(engine: Engine, until_ns: int, max_steps: int, connector: int) -> int:
     settings = engine.settings[0]
     queues = engine.queues
     counters = queues.counters[0]
     last_step = counters.num_steps + max_steps
     while True:
         if not counters.must_wait:
-            if counters.idle:
-                wake_ns = min(
-                    next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine)
-                )
+            if connector == OFFLOADING and counters.idle:
+                wake_ns = min(next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine))
                 if wake_ns >= until_ns:
                     return REACHED_UNTIL
                 counters.now_ns = max(counters.now_ns, wake_ns)
                 counters.idle = 0
-            if counters.num_batches == 0 and not has_requests(engine):
+            if counters.num_batches == 0 and not has_requests(engine, connector):
                 arrival_ns = next_arrival_ns(queues, engine.kv.infos)
                 if arrival_ns == FOREVER:
                     return DONE
@@ -70,9 +73,9 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
             if log_is_full(engine):
                 return LOG_FULL
             take_arrivals(engine.kv, queues, settings.policy)
-            if has_requests(engine):
-                num_tokens = form_batch(engine)
-                if num_tokens == 0 and is_stuck(engine) and not give_back_blocks(engine):
+            if has_requests(engine, connector):
+                num_tokens = form_batch(engine, connector)
+                if num_tokens == 0 and is_stuck(engine, connector):
                     return STUCK
                 if (
                     num_tokens > 0
@@ -84,14 +87,40 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
         else:
             if oldest(engine).end_ns >= until_ns:
                 return REACHED_UNTIL
-            apply_oldest_batch(engine)
+            apply_oldest_batch(engine, connector)
             counters.must_wait = 0
             if counters.steps_without_token > settings.max_steps_without_token:
                 return LIVELOCK
 
 
+# One version for each kind of connector: `connector` is a constant in it, so that an engine has only
+# what it needs, and the code of a connector costs nothing without one.
+
+
+@entry
+def advance_alone(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, NO_CONNECTOR)
+
+
+@entry
+def advance_lmcache(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, LMCACHE)
+
+
+@entry
+def advance_offloading(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, OFFLOADING)
+
+
+ADVANCE = {
+    NO_CONNECTOR: advance_alone,
+    LMCACHE: advance_lmcache,
+    OFFLOADING: advance_offloading,
+}
+
+
 @compiled
-def has_requests(engine: Engine) -> bool:
+def has_requests(engine: Engine, connector: int) -> bool:
     """Whether vLLM would form a batch.
 
     It forms an empty one after the last request finished, to tell the workers. Under synchronous
@@ -100,22 +129,20 @@ def has_requests(engine: Engine) -> bool:
     counters = engine.queues.counters[0]
     if counters.num_unfinished > 0:
         return True
-    told = engine.settings[0].async_scheduling or engine.settings[0].kv_connector == OFFLOADING
+    told = connector == OFFLOADING or engine.settings[0].async_scheduling
     return told and counters.finished_to_report > 0
 
 
 @compiled
-def is_stuck(engine: Engine) -> bool:
+def is_stuck(engine: Engine, connector: int) -> bool:
     """After an empty batch: whether the next one would be empty too, and so for ever.
 
     A batch may be empty although work is left: its requests wait for output in flight, or the first
     to run preempted itself (priority policy).
     """
-    return (
-        engine.queues.counters[0].num_unfinished > 0
-        and nothing_in_flight(engine)
-        and not transfers_pending(engine)
-    )
+    if engine.queues.counters[0].num_unfinished == 0 or not nothing_in_flight(engine):
+        return False
+    return connector != OFFLOADING or not (transfers_pending(engine) or give_back_blocks(engine))
 
 
 @compiled
@@ -143,12 +170,11 @@ def oldest(engine: Engine) -> Record:
 
 
 @compiled
-def form_batch(engine: Engine) -> int:
+def form_batch(engine: Engine, connector: int) -> int:
     """Schedule, and put the batch behind the others. Returns its number of tokens."""
     settings = engine.settings[0]
     counters = engine.queues.counters[0]
     pool = engine.kv.pool[0]
-    connector = settings.kv_connector
     slot = (counters.oldest_batch + counters.num_batches) % settings.batch_queue_size
     batch = engine.batches.info[slot]
     queries = pool.queries
@@ -156,7 +182,7 @@ def form_batch(engine: Engine) -> int:
     preempted_queries = pool.preempted_queries
     preempted_hits = pool.preempted_hits
 
-    schedule(engine, slot)
+    schedule(engine, slot, connector)
     counters.finished_to_report = 0
     counters.num_batches += 1
     batch.step = counters.num_steps
@@ -199,19 +225,18 @@ def form_batch(engine: Engine) -> int:
 
 
 @compiled
-def apply_oldest_batch(engine: Engine) -> None:
+def apply_oldest_batch(engine: Engine, connector: int) -> None:
     """Wait for the oldest batch and take in its output."""
     counters = engine.queues.counters[0]
     slot = counters.oldest_batch
     counters.now_ns = max(counters.now_ns, engine.batches.info[slot].end_ns)
-    num_sampled, num_finished = update_from_output(engine, slot)
-    offloads = engine.settings[0].kv_connector == OFFLOADING
+    num_sampled, num_finished = update_from_output(engine, slot, connector)
     if num_sampled > 0:
         counters.steps_without_token = 0
-    elif not offloads or counters.changed or not transfers_pending(engine):
+    elif connector != OFFLOADING or counters.changed or not transfers_pending(engine):
         # However many steps a transfer takes, each counts once.
         counters.steps_without_token += 1
-    if offloads:
+    if connector == OFFLOADING:
         look_ahead(engine)
     log_update(engine, slot, num_sampled, num_finished)
     counters.num_updates += 1

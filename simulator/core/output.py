@@ -22,7 +22,7 @@ from simulator.core.state import (
 
 
 @compiled
-def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
+def update_from_output(engine: Engine, slot: int, connector: int) -> tuple[int, int]:
     """The batch has run: its requests get their tokens, those with enough are finished.
 
     Nobody in it has finished before: a request whose last token is in flight is not scheduled.
@@ -33,7 +33,6 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     counters = engine.queues.counters[0]
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
-    connector = engine.settings[0].kv_connector
     now_ns = counters.now_ns
     num_sampled = batch.num_strided
     num_finished = 0
@@ -69,7 +68,7 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
             if request.status == RUNNING and request.stride_from == NONE:
                 kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens - placeholders)
         if num_tokens >= request.end_num_tokens:
-            finish(engine, entry.request)
+            finish(engine, entry.request, connector)
             num_finished += 1
     log_inter_token_time(engine.log, interval_ns, num_intervals)
     if num_finished > 0:
@@ -82,13 +81,13 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
 
 
 @compiled
-def finish(engine: Engine, r: int) -> None:
+def finish(engine: Engine, r: int, connector: int) -> None:
     counters = engine.queues.counters[0]
     request = engine.kv.requests[r]
     if request.status == PREEMPTED:
         remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
-    if engine.settings[0].kv_connector != OFFLOADING or not hold_blocks(engine, r):
+    if connector != OFFLOADING or not hold_blocks(engine, r):
         kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1

@@ -46,29 +46,29 @@ from simulator.core.stride import join_stride, leave_stride
 
 
 @compiled
-def schedule(engine: Engine, slot: int) -> None:
+def schedule(engine: Engine, slot: int, connector: int) -> None:
     """Form a batch in `slot`. Its requests' num_computed_tokens advance at once."""
     batch = engine.batches.info[slot]
     batch.num_entries = 0
     batch.num_admitted = 0
     batch.num_preempted = 0
     batch.load_ns = 0
-    budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
+    budget = engine.settings[0].max_num_batched_tokens
+    budget = schedule_running(engine, slot, budget, connector)
     batch.num_strided = engine.queues.counters[0].num_strided
-    offloads = engine.settings[0].kv_connector == OFFLOADING
     if batch.num_preempted == 0:
-        if offloads:
+        if connector == OFFLOADING:
             schedule_waiting_or_loading(engine, slot, budget)
         else:
-            schedule_waiting(engine, slot, budget)
-    if offloads:
+            schedule_waiting(engine, slot, budget, connector)
+    if connector == OFFLOADING:
         offloading.prepare_stores(engine, slot)
     sum_up(engine, slot)
     join_stride(engine, slot)
 
 
 @compiled
-def schedule_running(engine: Engine, slot: int, budget: int) -> int:
+def schedule_running(engine: Engine, slot: int, budget: int, connector: int) -> int:
     """Phase A. Returns the token budget left."""
     settings = engine.settings[0]
     kv = engine.kv
@@ -98,7 +98,7 @@ def schedule_running(engine: Engine, slot: int, budget: int) -> int:
             if given_back > 0:
                 budget += given_back
                 i -= 1
-            preempt(engine, slot, victim)
+            preempt(engine, slot, victim, connector)
             if victim == r:
                 break
             num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
@@ -129,7 +129,7 @@ def num_tokens_to_schedule(settings: Record, request: Record, budget: int) -> in
 
 
 @compiled
-def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
+def schedule_waiting(engine: Engine, slot: int, budget: int, connector: int) -> None:
     """Phase B. The first request that cannot be admitted ends it."""
     settings = engine.settings[0]
     kv = engine.kv
@@ -142,7 +142,7 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         request = kv.requests[r]
         num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
         num_external_tokens = 0
-        if settings.kv_connector == LMCACHE:
+        if connector == LMCACHE:
             num_external_tokens = lmcache.find_stored_tokens(
                 kv, engine.storage, request, num_hit_blocks
             )
@@ -160,7 +160,7 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         kv_cache.allocate_slots_for_admission(
             kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
         )
-        if settings.kv_connector == LMCACHE:
+        if connector == LMCACHE:
             count_lookup(engine.storage, request, num_computed_tokens, num_external_tokens)
         pop_request(queues, kv.infos)
         admit(engine, slot, r, num_computed_tokens, num_external_tokens, num_new_tokens)
@@ -334,7 +334,7 @@ def take_victim(engine: Engine) -> int:
 
 
 @compiled
-def preempt(engine: Engine, slot: int, r: int) -> None:
+def preempt(engine: Engine, slot: int, r: int, connector: int) -> None:
     """Blocks go, their hashes stay; the request starts over from the head of the queue."""
     request = engine.kv.requests[r]
     kv_cache.free(engine.kv, request)
@@ -344,6 +344,6 @@ def preempt(engine: Engine, slot: int, r: int) -> None:
     prepend_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
     engine.batches.info[slot].num_preempted += 1
-    if engine.settings[0].kv_connector == OFFLOADING:
+    if connector == OFFLOADING:
         engine.storage.flushed[engine.batches.info[slot].num_preempted - 1] = r
     log_preempted(engine, r)
