@@ -53,7 +53,7 @@ class Prepared:
     @property
     def settings(self) -> EngineSettings:
         """The scheduler's settings with everything resolved."""
-        engine = self.point.engine
+        engine, tiers = self.point.engine, resolve_tiers(self.point)
         return EngineSettings(
             num_gpu_blocks=self.capacity.num_gpu_blocks,
             max_model_len=self.max_model_len,
@@ -69,8 +69,9 @@ class Prepared:
             async_scheduling=self.overhead.async_scheduling,
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
-            kv_connector=self.point.kv_connector,
-            tiers=resolve_tiers(self.point),
+            # Without a tier there is nothing to connect: every point is the same run then.
+            **({"kv_connector": self.point.kv_connector} if tiers else {}),
+            tiers=tiers,
         )
 
 
@@ -157,8 +158,9 @@ def resolve_tiers(point: Point) -> tuple[TierSettings, ...]:
             bytes_per_token=tp * point.model.kv_bytes_per_token(kv_dtype, tp),
             bytes_per_ns=tier.bandwidth_gbps,
             latency_ns=round(tier.latency_us * 1000),
+            name=name,
         )
-        for tier in point.chosen_tiers.values()
+        for name, tier in point.chosen_tiers.items()
     )
 
 

@@ -35,6 +35,7 @@ class TierSettings:
     bytes_per_token: int
     bytes_per_ns: float
     latency_ns: int
+    name: str = "tier"
 
 
 def build_tier(tier: TierSettings | None, block_size: int, hashes: BlockHashes) -> state.Tier:

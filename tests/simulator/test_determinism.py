@@ -77,7 +77,7 @@ def test_the_points_are_worth_comparing(written: dict[str, Path]) -> None:
     assert summary("refused")["requests"]["refused"] > 0
     assert summary("refused")["requests"]["capped_at_max_model_len"] > 0
     assert summary("tier")["prefix_storage"]["tiers"]["cpu"]["loads"] > 0
-    assert summary("offloading")["prefix_storage"]["tiers"]["cpu"]["loads"] > 0
+    assert summary("offloading")["prefix_storage"]["tiers"]["cxl"]["loads"] > 0
     assert summary("tables")["outside_measured_grid"]
     assert summary("tables-modes")["end_ns"] > summary("tables")["end_ns"]
     assert pq.read_table(written["compiled"] / "sessions/requests.parquet").num_rows == 40
