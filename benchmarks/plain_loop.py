@@ -28,6 +28,7 @@ NEVER = -1
 
 # What the loop has no rules for: the only value it takes of a setting.
 DEMANDED = {
+    "engine": "vllm",
     "async_scheduling": False,
     "policy": "fcfs",
     "enable_chunked_prefill": True,

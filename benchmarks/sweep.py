@@ -62,6 +62,9 @@ class Watch:
         self.simulated_s = 0.0
         self.failed = 0
 
+    def begin(self, plan: Any) -> None:
+        pass
+
     def advance(self, plan: Any, outcome: dict[str, Any], point: Any) -> None:
         self.last = time.perf_counter()
         self.first = self.first or self.last

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from profiles.errors import FieldError, input_error
 
 MAX_POINTS = 200_000  # of a sweep, and so of an axis
 
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+def _finite(value: Any) -> Any:
+    """An int stays one, however large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldError("", value, "a number")
+    if not math.isfinite(value):
+        raise FieldError("", value, "a finite number")
+    return value
+
+
+Number = Annotated[float, PlainValidator(_finite)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_POINTS)]
 
 
@@ -47,22 +66,33 @@ class Spaced(BaseModel):
         return self
 
     def values(self) -> list[float | int]:
-        """Whole numbers are integers; others are rounded to 12 digits, so that 0.1 stays 0.1."""
-        if self.range:
-            start, stop, step = self.range
-            raw = [start + i * step for i in range(math.floor((stop - start) / step + 1e-9) + 1)]
-        elif self.logspace:
+        """Worked out in decimals, so that 0.1 stays 0.1 and whole numbers stay what they are.
+
+        What is no whole number is rounded to 12 digits.
+        """
+        if self.logspace:
             first, last, count = self.logspace
-            grown = math.log(last / first) / max(1, count - 1)
-            raw = [first * math.exp(i * grown) for i in range(count)]
-            raw[-1] = last
-        else:
+            grown = (math.log(last) - math.log(first)) / max(1, count - 1)
+            inner = [math.exp(math.log(first) + i * grown) for i in range(1, count - 1)]
+            ends = [first] if count == 1 else [first, last]
+            rounded = [float(f"{x:.12g}") for x in inner]
+            return [_number(Decimal(repr(x))) for x in (*ends[:1], *rounded, *ends[1:])]
+        with localcontext(prec=60):
+            if self.range:
+                start, stop, step = (Decimal(repr(x)) for x in self.range)
+                return [_number(start + i * step) for i in range(int((stop - start) / step) + 1)]
             assert self.linspace is not None
-            first, last, count = self.linspace
-            raw = [first + i * ((last - first) / max(1, count - 1)) for i in range(count)]
-            raw[-1] = last
-        rounded = [float(f"{x:.12g}") for x in raw]
-        return [int(x) if x.is_integer() else x for x in rounded]
+            low, high = (Decimal(repr(x)) for x in self.linspace[:2])
+            steps = max(1, self.linspace[2] - 1)
+            exact = [low + i * (high - low) / steps for i in range(self.linspace[2])]
+            return [_number(x) for x in exact]
+
+
+def _number(x: Decimal) -> float | int:
+    whole = x.to_integral_value()
+    if x == whole:
+        return int(whole) if abs(whole) < 1 << 63 else float(x)
+    return float(f"{x:.12g}")
 
 
 def _axis(given: Any) -> Any:

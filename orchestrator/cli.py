@@ -9,50 +9,18 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator import cli_profiles
+from orchestrator.cli_astra import astra
+from orchestrator.cli_errors import EXISTING_FILE, FOLDER, fail, reports_errors
+from orchestrator.cli_truth import truth
+
 if TYPE_CHECKING:
     from orchestrator.session import Session
-
-EXISTING_FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
-
-
-def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn a wrong input into one line and exit code 2, a run without progress into exit code 1."""
-
-    @wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        from profiles.errors import InputError
-
-        try:
-            command(*args, **kwargs)
-        except InputError as error:
-            _fail(str(error), 2)
-        except KeyboardInterrupt:
-            _fail("stopped", 130)
-        except BrokenPipeError:
-            raise  # click ends quietly: whoever read has what they wanted
-        except OSError as error:
-            _fail(f"{error.filename or 'file'}: {error.strerror or error}", 2)
-        except Exception as error:
-            from simulator.progress import SimulationError
-
-            if not isinstance(error, SimulationError):
-                raise
-            _fail(str(error), 1)
-
-    return wrapped
-
-
-def _fail(message: str, code: int) -> None:
-    click.echo(f"servesweep: {message}", err=True)
-    sys.exit(code)
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -78,6 +46,10 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 def main() -> None:
     """Simulate vLLM serving: decisions as vLLM makes them, durations as cards were measured."""
     logging.basicConfig(format="servesweep: %(message)s", level=logging.WARNING)
+
+
+main.add_command(astra)
+main.add_command(truth)
 
 
 @main.command()
@@ -141,14 +113,14 @@ def run(
         click.echo(resume_line(session.plan))
     # A scheduler that ends a job sends SIGTERM: it stops the sweep as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = TerminalProgress(session.plan)
+    progress = TerminalProgress()
     try:
         report, stopped = session.run(
             progress, address=address, serial=serial, track=not no_track, tell=tell_tracking
         )
     except KeyboardInterrupt:
         progress.close()
-        _fail(f"stopped; the same command goes on where it was ({session.store.folder})", 130)
+        fail(f"stopped; the same command goes on where it was ({session.store.folder})", 130)
     finally:
         progress.close()
     click.echo(session.verdict())
@@ -158,7 +130,7 @@ def run(
         if not report.complete:
             click.echo(f"the results are complete; `servesweep track {sweep}` writes the rest")
     if stopped:
-        _fail(stopped, 1)
+        fail(stopped, 1)
     if session.plan.counts()["failed"]:
         sys.exit(1)
 
@@ -192,6 +164,9 @@ def track(sweep: Path, out: Path) -> None:
     click.echo(str(report))
     if not report.complete:
         sys.exit(1)
+
+
+cli_profiles.add_to(main, reports_errors)
 
 
 def overview(summary: dict[str, Any]) -> str:

@@ -49,6 +49,12 @@ class Comparison:
     throughput_err_pct: dict[str, float]
     blocks: tuple[int, int | None]
     notes: tuple[str, ...]
+    standing: tuple[str, ...]
+    """Of the notes, those that settings and truth alone give (truth_notes.standing_notes)."""
+
+    @property
+    def run_notes(self) -> list[str]:
+        return [note for note in self.notes if note not in self.standing]
 
     def flat(self) -> dict[str, float]:
         """Every number under a name that MLflow takes. `err_pct/mean_abs` is over all 15 metrics,
@@ -80,6 +86,7 @@ class Comparison:
         data = asdict(self)
         data["blocks"] = {"simulated": self.blocks[0], "truth": self.blocks[1]}
         data["notes"] = list(self.notes)
+        del data["standing"]
         if self.requests is not None:
             data["requests"]["examples"] = list(self.requests.examples)
         return data
@@ -103,8 +110,9 @@ def compare(result: Result, truth: Truth) -> Comparison:
     )
     series, seconds = _series_errors(result, truth, notes)
     blocks = (summary["kv"]["num_gpu_blocks"], truth.num_gpu_blocks)
-    notes += blocks_note(blocks, summary, truth)
-    notes += settings_note(summary, truth)
+    standing = blocks_note(blocks, summary["engine"], truth)
+    standing += settings_note(summary["engine"], summary["model"], truth)
+    notes += standing
     return Comparison(
         truth_id=truth.content_id,
         err_pct=err_pct,
@@ -119,6 +127,7 @@ def compare(result: Result, truth: Truth) -> Comparison:
         ),
         blocks=blocks,
         notes=tuple(notes),
+        standing=(*truth.notes, *standing),
     )
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ from profiles.errors import InputError
 
 GRACE_S = 120.0  # beyond a task's own limits, before its worker is ended
 TASKS_PER_SLOT = 3  # one runs, the others are on their way
+ANSWERS_WITHIN_S = 10.0  # a cluster's port
 KEPT_PARTS = 64  # that a worker process holds of what points share
 
 
@@ -165,13 +169,27 @@ def start_ray(ray: Any, address: str | None) -> None:
         import simulator
 
         options["runtime_env"] = {"py_modules": [orchestrator, profiles, simulator]}
+    expected = "a Ray cluster that answers and takes this token"
+    _must_answer(address, expected)
+    stopped_by = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
     except (ConnectionError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            "Ray", "address", address, f"a Ray cluster that answers and takes this token: {reason}"
-        ) from None
+        raise InputError("Ray", "address", address, f"{expected}: {reason}") from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stopped_by)  # Ray's own would end the process at once
+
+
+def _must_answer(address: str, expected: str) -> None:
+    """Ray itself tries for minutes to reach a host and port where nobody is."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError("Ray", "address", address, f"{expected}: {error}") from None
 
 
 _PARTS: dict[Any, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.axes import axis_values, same
 from orchestrator.identity import Identifier
-from orchestrator.resolve import Resolver, short
+from orchestrator.resolve import TRUTH, Resolver, short
 from orchestrator.sweep import SweepFile
 from orchestrator.truth_data import Truth
 from profiles.errors import InputError
@@ -37,8 +37,9 @@ class SweepPoint:
 
     @property
     def name(self) -> str:
-        """The axes, in short."""
-        return " ".join(f"{axis.rpartition('.')[2]}={short(v)}" for axis, v in self.axes.items())
+        """The axes of the point itself, in short."""
+        own = {axis: v for axis, v in self.axes.items() if not axis.startswith(TRUTH)}
+        return " ".join(f"{axis.rpartition('.')[2]}={short(v)}" for axis, v in own.items())
 
     @property
     def truth_id(self) -> str | None:
@@ -46,7 +47,7 @@ class SweepPoint:
 
     @property
     def usable_blocks(self) -> int:
-        return self.prepared.capacity.num_gpu_blocks - self.prepared.point.engine.null_block
+        return self.prepared.settings.num_usable_blocks
 
 
 def expand(sweep: SweepFile, path: Path) -> list[SweepPoint]:

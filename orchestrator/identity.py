@@ -78,6 +78,7 @@ class Identifier:
             "workload": self._hold(prepared.workload),
             "arrival_ns": self._hold(prepared.arrival_ns),
             "latency": self._hold(prepared.latency),
+            "sources": self._hold(prepared.sources),
             "overhead": self._overheads.setdefault(prepared.overhead, prepared.overhead),
             "hashes": self._held.setdefault(
                 f"hashes {prepared.workload.content_id} {block_size}", prepared.hashes

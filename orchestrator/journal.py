@@ -7,6 +7,7 @@ cut off is ignored, and its point runs again.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import orjson
+
+from orchestrator.outcome import ESSENTIAL
 
 
 class Journal:
@@ -88,14 +91,19 @@ def _is_whole(outcome: Any) -> bool:
         return False
     if not _is_number(outcome.get("wall_s")) or not _is_count(outcome.get("enough_blocks", 0)):
         return False
-    metrics = outcome.get("metrics", {})
+    metrics, notes = outcome.get("metrics", {}), outcome.get("notes", [])
     if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
         return False
-    return outcome["status"] != "finished" or bool(metrics)
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        return False
+    whole = all(math.isfinite(metrics.get(name, math.nan)) for name in ESSENTIAL)
+    return outcome["status"] != "finished" or whole
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 63
 
 
 def _is_count(value: Any) -> bool:

@@ -13,21 +13,33 @@ from orchestrator.shared import Job, Sibling
 from orchestrator.truth_data import Truth
 from simulator.result import Result
 
+NOTHING_SERVED = "nothing_served"
+# What every finished outcome has.
+ESSENTIAL = ("steps", "requests/finished", "requests/refused", "kv/blocks")
+
 
 def finished(point_id: str, result: Result, truth: Truth | None) -> dict[str, Any]:
     """A finished run's outcome: metrics and notes, with the comparison if there is a truth.
 
+    A run that served nobody measured nothing, and is a failure. `notes` are those that the run alone
+    gives; what is known without it is noted with the point (truth_notes.standing_notes).
     `enough_blocks`, where it is there: every pool that can hand out as many gives the same run.
     """
-    metrics, notes = metrics_of(result), list(result.summary["notes"])
+    requests = result.summary["requests"]
+    if not requests["finished"]:
+        first = next((f"; first: {r}: {why}" for r, why in requests["refusals"].items()), "")
+        reason = f"no request finished, {requests['refused']} were refused{first}"
+        return {"point_id": point_id, "status": NOTHING_SERVED, "reason": reason}
+    metrics = metrics_of(result)
+    notes: list[str] = []
     if truth is not None:
         comparison = compare(result, truth)
         metrics |= comparison.flat()
-        notes += comparison.notes
+        notes += comparison.run_notes
     outcome = {"point_id": point_id, "status": "finished", "metrics": metrics, "notes": notes}
     kv = result.summary["kv"]
     if kv["capacity_inert"]:
-        outcome["enough_blocks"] = kv["distinct_blocks_used"]
+        outcome["enough_blocks"] = kv["enough_blocks"]
     return outcome
 
 
@@ -37,7 +49,7 @@ def proven(job: Job, result: Result, truth: Truth | None) -> Iterator[dict[str, 
     if not kv["capacity_inert"]:
         return
     for sibling in job.siblings:
-        if sibling.usable_blocks >= kv["distinct_blocks_used"]:
+        if sibling.usable_blocks >= kv["enough_blocks"]:
             outcome = finished(sibling.point_id, _in_pool(result, sibling), truth)
             yield outcome | {"proven_by": job.point_id, "wall_s": 0.0}
 
@@ -54,9 +66,7 @@ def _in_pool(result: Result, sibling: Sibling) -> Result:
     free = sibling.usable_blocks - in_use
     return replace(
         result,
-        summary=summary
-        | {"card": sibling.card, "notes": list(sibling.notes)}
-        | {"engine": summary["engine"] | sibling.engine, "kv": summary["kv"] | kv},
+        summary=summary | {"kv": summary["kv"] | kv},
         timeseries=result.timeseries.set_column(
             at, "kv_cache_usage", [1.0 - free / sibling.usable_blocks]
         ),
@@ -92,6 +102,12 @@ def metrics_of(result: Result) -> dict[str, float]:
             for axis in summary["outside_measured_grid"].values()
         ),
     }
+    flat |= {f"time_share/{name}": share for name, share in summary["time_by_source"].items()}
+    if "peak_reserved_decode_blocks" in kv:
+        flat["kv/peak_reserved_decode_blocks"] = kv["peak_reserved_decode_blocks"]
+    for wave in summary.get("waves", []):
+        for statistic, value in (wave["ttft_ms"] or {}).items():
+            flat[f"wave{wave['wave']}/ttft_ms/{statistic}"] = value
     return {name: float(value) for name, value in (flat | _storage(summary)).items()}
 
 

@@ -11,13 +11,15 @@ import pyarrow.parquet as pq
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
-from orchestrator.ranking import LATENCY, MEAN_ABS, best_points, measure
+from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL, best_points, measure, score
+from orchestrator.resolve import short
 from orchestrator.truth_data import Truth
 
 SHOWN = 3
 SERIES = {"running": "running", "waiting": "waiting", "kv_cache_usage": "share of KV blocks in use"}
 MAPS = {
     MEAN_ABS: ("error.png", "mean absolute error (%)"),
+    PARTIAL: ("error.png", "mean absolute error (%), of some metrics"),
     LATENCY: ("mean_latency.png", "mean latency (ms)"),
 }
 CURVES = {"ttft_ms": "TTFT (ms)", "tpot_ms": "TPOT (ms)", "latency_ms": "latency (ms)"}
@@ -61,7 +63,8 @@ def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
     axes = sorted((a for a in values if len(values[a]) > 1), key=lambda a: -len(values[a]))[:2]
     rows = [(p, o) for p, o, _ in plan.rows()]
     by = measure(plan)
-    shown = [((o or {}).get("metrics") or {}).get(by, float("nan")) for _, o in rows]
+    scores = [score((o or {}).get("metrics") or {}, by) for _, o in rows]
+    shown = [float("nan") if value is None else value for value in scores]
     if len(axes) < 2 or not np.isfinite(shown).any():
         return []
     x, y = ([p.axes[axis] for p, _ in rows] for axis in axes)
@@ -71,7 +74,7 @@ def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
 
 def _label(point: SweepPoint) -> str:
     """The values of its axes, in the sweep's order: a legend has no room for more."""
-    values = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in point.axes.values())
+    values = (f"{v:.4g}" if isinstance(v, float) else short(v) for v in point.axes.values())
     return ", ".join(values) or "point"
 
 

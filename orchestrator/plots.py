@@ -26,6 +26,7 @@ STYLES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 
 MOST_LINES = len(COLOURS) * len(STYLES)
 CELLS_WITH_NUMBERS = 20  # along an axis
 DPI = 120
+LABEL = 40  # characters of a value along an axis
 Curves = Mapping[str, ArrayLike]
 TimedCurves = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
@@ -232,7 +233,7 @@ def _ticks(values: Sequence[Any]) -> tuple[list[int], list[str]]:
     every = -(-len(values) // 30)
     at = list(range(0, len(values), every))
     return at, [
-        f"{v:.6g}" if isinstance(v, (float, np.floating)) else str(v)
+        f"{v:.6g}" if isinstance(v, (float, np.floating)) else str(v)[:LABEL]
         for v in map(values.__getitem__, at)
     ]
 

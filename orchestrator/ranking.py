@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import FINISHED, Outcome, Plan
+from orchestrator.sweep import CARD
+from orchestrator.truth_data import HEADLINE as HEADLINE_METRICS
 
 MEAN_ABS = "err_pct/mean_abs"
+PARTIAL = "err_pct/mean_abs_partial"  # where the truth has some of the headline metrics only
 LATENCY = "latency_ms/mean"
+HEADLINE = set(HEADLINE_METRICS)
 # What a result is, whatever the pool it ran in.
 RESULT = (
     "steps",
@@ -36,27 +41,46 @@ class Ranked:
 
 
 def measure(plan: Plan) -> str:
-    """The metric that ranks a sweep's points, smallest first."""
-    return MEAN_ABS if any(point.truth for point in plan.points) else LATENCY
+    """The metric that ranks a sweep's points, smallest first: an error, or the latency."""
+    truths = [point.truth for point in plan.points if point.truth]
+    if any(len(HEADLINE) == len(HEADLINE & truth.metrics.keys()) for truth in truths):
+        return MEAN_ABS
+    return PARTIAL if truths else LATENCY
+
+
+def score(metrics: Mapping[str, float], by: str) -> float | None:
+    """What ranks a point; an error over some of the metrics where there is none over all."""
+    names = (LATENCY,) if by == LATENCY else (MEAN_ABS, PARTIAL)
+    return next((metrics[name] for name in names if name in metrics), None)
 
 
 def ranking(plan: Plan, count: int) -> list[Ranked]:
-    """The first finished points with different results.
-
-    Without a truth a point that refused requests comes after those that served all of them.
-    """
+    """The first finished points with different results; those that refused requests come last."""
     by = measure(plan)
     scored: list[tuple[bool, float, int, SweepPoint, Outcome]] = []
     for point, outcome, equals in plan.rows():
         metrics = (outcome or {}).get("metrics") or {}
-        if equals is None and outcome and by in metrics:
-            refused = by == LATENCY and metrics["requests/refused"] > 0
-            scored.append((refused, metrics[by], point.index, point, outcome))
+        value = score(metrics, by)
+        if equals is None and outcome and value is not None:
+            refused = metrics["requests/refused"] > 0
+            scored.append((refused, value, point.index, point, outcome))
     groups: dict[tuple[Any, ...], list[tuple[SweepPoint, Outcome]]] = {}
     for _, value, _, point, outcome in sorted(scored, key=lambda one: one[:3]):
         result = (value, *(outcome["metrics"].get(name) for name in RESULT))
         groups.setdefault(result, []).append((point, outcome))
     return [Ranked(*group[0], same=len(group) - 1) for group in list(groups.values())[:count]]
+
+
+def first_of_each_card(plan: Plan, count: int) -> list[Ranked]:
+    """The first points, and at least one of every card where those have truths of their own."""
+    found = ranking(plan, len(plan.points))
+    if len({point.truth_id for point in plan.points}) > 1:
+        cards: dict[Any, Ranked] = {}
+        for one in found:
+            cards.setdefault(one.point.axes.get(CARD), one)
+        if len(cards) > 1:
+            return list(cards.values())
+    return found[:count]
 
 
 def best_points(plan: Plan, count: int) -> list[SweepPoint]:

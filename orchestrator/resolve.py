@@ -14,15 +14,16 @@ from orchestrator.truth import load_truth
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_data import Truth
 from profiles.errors import InputError, parse_model
-from simulator.config import Point, point_from_mapping
+from simulator.config import PROFILE_SOURCES, Point, point_from_mapping
 from simulator.simulation import Prepared, prepare
 
 # Sections that say exactly one of several things: another one takes the place of the first.
 ALTERNATIVES = {
-    "profile": {"bundle", "bundles", "linear"},
-    "workload": {"jsonl", "csv", "mooncake", "generate"},
+    "profile": set(PROFILE_SOURCES),
+    "workload": {"jsonl", "csv", "mooncake", "manifest", "generate"},
 }
 
+TRUTH = "truth."  # axes of the truth instead of the point
 HERE = "the point itself"  # stands for the cell until an error has to name it
 
 
@@ -56,18 +57,30 @@ class Resolver:
             raise self._located(error, index, axes) from None
 
     def truth(self, axes: dict[str, Any]) -> Truth | None:
-        """The card's, or the sweep's. Raises InputError."""
-        config, place = self._sweep.truth, "truth"
-        given = self._sweep.cards[axes[CARD]].get("truth") if CARD in axes else None
-        if given is not None:
-            place = f"cards.{axes[CARD]}.truth"
-            try:
-                config = parse_model(TruthConfig, given, self._path)
-            except InputError as error:
-                inner = "" if error.field == TruthConfig.__name__ else f".{error.field}"
-                raise InputError(self._path, place + inner, error.value, error.expected) from None
-        if config is None:
+        """The card's, or the sweep's, with what axes below `truth` say. Raises InputError."""
+        given, place = self._sweep.truth, "truth"
+        if CARD in axes and self._sweep.cards[axes[CARD]].get("truth") is not None:
+            given, place = self._sweep.cards[axes[CARD]]["truth"], f"cards.{axes[CARD]}.truth"
+        own = {axis: value for axis, value in axes.items() if axis.startswith(TRUTH)}
+        if given is None and not own:
             return None
+        data = (
+            given
+            if isinstance(given, dict)
+            else given.model_dump(exclude_none=True)
+            if given
+            else {}
+        )
+        mapping = {"truth": data}
+        for axis, value in own.items():
+            self._assign(mapping, axis, value)
+        try:
+            config = parse_model(TruthConfig, mapping["truth"], self._path)
+        except InputError as error:
+            field = "" if error.field == TruthConfig.__name__ else error.field
+            wrong = next((a for a in own if a == f"{TRUTH}{field}"), None)
+            where = self._sweep.place(wrong) if wrong else f"{place}.{field}".rstrip(".")
+            raise InputError(self._path, where, error.value, error.expected) from None
         key = config.model_dump_json()
         if key not in self._truths:
             try:
@@ -83,7 +96,7 @@ class Resolver:
             follows = self._sweep.cards[axes[CARD]]
             merge(mapping, {name: value for name, value in follows.items() if name != "truth"})
         for axis in sorted(axes, key=lambda axis: axis.count(".")):  # a section before its fields
-            if axis != CARD:
+            if axis != CARD and not axis.startswith(TRUTH):
                 self._assign(mapping, axis, axes[axis])
         return mapping
 
@@ -145,4 +158,5 @@ def shown(axes: dict[str, Any]) -> str:
 
 def short(value: Any, limit: int = 40) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = text if text.isprintable() else repr(text)
     return text if len(text) <= limit else text[: limit - 3] + "..."

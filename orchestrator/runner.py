@@ -12,14 +12,14 @@ from orchestrator.expand import SweepPoint
 from orchestrator.journal import Journal
 from orchestrator.plan import FINISHED, Plan
 from orchestrator.shared import Job, Shared
-from orchestrator.store import SweepStore, row_of
+from orchestrator.store import TABLES, SweepStore, row_of
 from orchestrator.sweep import Execution
 
 TASK_SECONDS = 0.5
-TABLES = ("requests", "timeseries")
 
 
 class Progress(Protocol):
+    def begin(self, plan: Plan) -> None: ...
     def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None: ...
     def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None: ...
 
@@ -42,23 +42,28 @@ class Runner:
     _again: deque[Task] = field(default_factory=deque, init=False)
     _seconds_per_point: float | None = field(default=None, init=False)
 
-    def run(self, make_executor: Callable[[dict[str, Any]], Executor]) -> None:
+    def run(
+        self,
+        make_executor: Callable[[dict[str, Any]], Executor],
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
         """Run what is to run. Raises TooManyFailures; KeyboardInterrupt passes through.
 
-        The results are written in any case.
+        `begin` is called once nothing in the way of a start is left, before anything is written. The
+        results are written in any case from then on.
         """
         waiting = deque(self.plan.to_run())
+        self._point_of = {point.point_id: point for point in waiting}
+        shared = Shared(waiting)
+        executor = make_executor(shared.parts) if waiting else None
         try:
-            if waiting:
-                self._point_of = {point.point_id: point for point in waiting}
-                shared = Shared(waiting)
-                executor = make_executor(shared.parts)
-                try:
-                    with Journal(self.store.journal_path) as journal:
-                        self._drive(self._tasks(waiting, shared), executor, journal)
-                finally:
-                    executor.close()
+            begin()
+            if executor is not None:
+                with Journal(self.store.journal_path) as journal:
+                    self._drive(self._tasks(waiting, shared), executor, journal)
         finally:
+            if executor is not None:
+                executor.close()
             self.write_results()
 
     def _drive(self, tasks: Iterator[Task], executor: Executor, journal: Journal) -> None:

@@ -18,18 +18,20 @@ from orchestrator.plan import Plan
 from orchestrator.ranking import (
     LATENCY,
     MEAN_ABS,
+    PARTIAL,
     Ranked,
     best_points,
     finished_points,
+    first_of_each_card,
     measure,
-    ranking,
 )
-from orchestrator.runner import TABLES, Progress, Runner, TooManyFailures
+from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
-from orchestrator.store import SweepStore, row_of
+from orchestrator.store import TABLES, SweepStore, is_parquet, row_of
 from orchestrator.sweep import SweepFile, load_sweep
 from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
+from orchestrator.truth_notes import standing_notes
 from orchestrator.worker import Limits
 from simulator.summary import servesweep_version
 
@@ -96,13 +98,17 @@ class Session:
         """
         with self.store.locked():
             self.plan.resume(read_journal(self.store.journal_path))
-            self.store.write_manifest(self.manifest())
             tracker = self.tracker() if track and self.sweep.tracking.enabled else None
             stopped: str | None = None
+
+            def begin() -> None:
+                self.store.write_manifest(self.manifest())
+                progress.begin(self.plan)
+
             try:
                 runner = Runner(self.plan, self.store, self.sweep.execution, progress)
                 try:
-                    runner.run(self._make_executor(address, serial))
+                    runner.run(self._make_executor(address, serial), begin)
                 except TooManyFailures as error:
                     stopped = str(error)
                 self.keep()
@@ -149,8 +155,9 @@ class Session:
                         self.store.write_point(outcome["point_id"], tables)
 
     def _tables(self, point: SweepPoint) -> Path | None:
-        path = self.store.folder / "points" / point.point_id / "timeseries.parquet"
-        return path if path.is_file() else None
+        """The point's time series, if its tables are there and whole."""
+        paths = self.store.point_paths(point.point_id)
+        return paths["timeseries"] if all(map(is_parquet, paths.values())) else None
 
     def _versions(self) -> dict[str, str]:
         """Of what ran, as the manifest tells it, not of what tracks."""
@@ -204,19 +211,32 @@ class Session:
             f"{counts['equal']} points equal to one of them, {counts['failed']} failed"
             + (f", {left} not run" if left else "")
         ]
-        first = ranking(self.plan, SHOWN)
-        nearest = measure(self.plan) == MEAN_ABS
+        first = first_of_each_card(self.plan, SHOWN)
+        nearest = measure(self.plan) != LATENCY
         if first and not nearest:
             lines.append("  lowest mean latency first:")
         lines += [_near_line(one) if nearest else _quick_line(one) for one in first]
+        if nearest and not first and counts["finished"]:
+            lines.append("  none of them can be compared with the truth")
         if first:
-            lines += [f"  note on the first: {note}" for note in first[0].outcome["notes"]]
+            best = first[0]
+            notes = standing_notes(best.point.prepared, best.point.truth) + best.outcome["notes"]
+            lines += [f"  note on the first: {note}" for note in notes]
         return "\n".join(lines)
 
 
 def _near_line(one: Ranked) -> str:
+    whole = one.metrics.get(MEAN_ABS)
+    error, over = (
+        (whole, "")
+        if whole is not None
+        else (
+            one.metrics[PARTIAL],
+            f" over {one.metrics['num_headline']:.0f} of 15 metrics",
+        )
+    )
     return (
-        f"  {one.metrics[MEAN_ABS]:6.2f} % mean absolute difference, "
+        f"  {error:6.2f} % mean absolute difference{over}, "
         f"{one.point.prepared.capacity.num_gpu_blocks} blocks: {_who(one)}"
     )
 
@@ -231,4 +251,9 @@ def _quick_line(one: Ranked) -> str:
 
 
 def _who(one: Ranked) -> str:
-    return one.point.name + (f" (and {one.same} more with this result)" if one.same else "")
+    refused, served = one.metrics["requests/refused"], one.metrics["requests/finished"]
+    return (
+        one.point.name
+        + (f" ({refused:.0f} of {refused + served:.0f} requests refused)" if refused else "")
+        + (f" (and {one.same} more with this result)" if one.same else "")
+    )

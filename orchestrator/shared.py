@@ -7,17 +7,16 @@ once for the cluster, and each worker process takes each of them out once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from orchestrator.expand import SweepPoint
 from orchestrator.truth_data import Truth
 from simulator.core.latency import Latency
-from simulator.simulation import Prepared
+from simulator.simulation import Prepared, PreparedCluster
 from simulator.step_tables import frozen
 
-HEAVY = ("workload", "arrival_ns", "hashes", "latency")
-CAPACITY = {"gpu_memory_utilization", "num_gpu_blocks_override"}
+HEAVY = ("workload", "arrival_ns", "hashes", "latency", "sources", "cluster")
 
 
 @dataclass(frozen=True)
@@ -27,9 +26,6 @@ class Sibling:
     point_id: str
     num_gpu_blocks: int
     usable_blocks: int
-    card: dict[str, Any]
-    engine: dict[str, Any]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +63,8 @@ class Shared:
         return Job(point.point_id, small, large, truth, tuple(map(_sibling, siblings)))
 
     def _large(self, point: SweepPoint) -> tuple[dict[str, str], str | None]:
-        large = {name: self._keep(name, getattr(point.prepared, name)) for name in HEAVY}
+        parts = {name: getattr(point.prepared, name) for name in HEAVY}
+        large = {name: self._keep(name, part) for name, part in parts.items() if part is not None}
         return large, self._keep("truth", point.truth) if point.truth else None
 
     def _keep(self, kind: str, part: Any) -> str:
@@ -81,15 +78,8 @@ class Shared:
 
 
 def _sibling(point: SweepPoint) -> Sibling:
-    asked = point.prepared.point
-    return Sibling(
-        point.point_id,
-        point.prepared.capacity.num_gpu_blocks,
-        point.usable_blocks,
-        asked.card.model_dump(mode="json"),
-        asked.engine.model_dump(mode="json", include=CAPACITY),
-        point.prepared.notes,
-    )
+    blocks = point.prepared.capacity.num_gpu_blocks
+    return Sibling(point.point_id, blocks, point.usable_blocks)
 
 
 def usable(part: Any) -> Any:
@@ -99,4 +89,13 @@ def usable(part: Any) -> Any:
     """
     if isinstance(part, Latency):
         return frozen(part)
+    if isinstance(part, PreparedCluster):
+        known: dict[int, Latency] = {}
+        return replace(
+            part,
+            instances=tuple(
+                replace(one, latency=known.setdefault(id(one.latency), frozen(one.latency)))
+                for one in part.instances
+            ),
+        )
     return part

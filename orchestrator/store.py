@@ -23,9 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.expand import SweepPoint
+from orchestrator.truth_notes import standing_notes
 from profiles.errors import InputError
 from simulator.result import write_whole
 
+LOCK = ".lock"
+TABLES = ("requests", "timeseries")  # of a point that is kept
 TEXTS = ("point_id", "run_id", "name", "status", "equals", "reason", "notes")
 
 _log = logging.getLogger("servesweep")
@@ -43,8 +46,20 @@ class SweepStore:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out of the folder. Raises InputError if one is in it."""
+        new = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            with self._lock():
+                yield
+        except BaseException:
+            if new and {path.name for path in self.folder.iterdir()} <= {LOCK}:
+                (self.folder / LOCK).unlink(missing_ok=True)  # nothing came of it
+                self.folder.rmdir()
+            raise
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self.folder / LOCK).open("a+", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -75,12 +90,25 @@ class SweepStore:
         table = results_table(rows)
         write_whole(self.results_path, partial(pq.write_table, table, compression="zstd"))
 
-    def write_point(self, point_id: str, tables: dict[str, pa.Table]) -> None:
+    def point_paths(self, point_id: str) -> dict[str, Path]:
         folder = self.folder / "points" / point_id
-        folder.mkdir(parents=True, exist_ok=True)
+        return {name: folder / f"{name}.parquet" for name in TABLES}
+
+    def write_point(self, point_id: str, tables: dict[str, pa.Table]) -> None:
+        paths = self.point_paths(point_id)
         for name, table in tables.items():
+            paths[name].parent.mkdir(parents=True, exist_ok=True)
             write = partial(pq.write_table, table, compression="zstd")
-            write_whole(folder / f"{name}.parquet", write)
+            write_whole(paths[name], write)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is there and can be read to its end."""
+    try:
+        pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
 
 
 def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -113,6 +141,9 @@ def row_of(
 ) -> dict[str, Any]:
     """The point's row: its own outcome, or that of the point it equals."""
     outcome = outcome or {"status": "not_run"}
+    notes: list[str] = list(outcome.get("notes") or ())
+    if outcome["status"] == "finished":
+        notes = standing_notes(point.prepared, point.truth) + notes
     return {
         "index": point.index,
         "point_id": point.point_id,
@@ -122,6 +153,6 @@ def row_of(
         "status": outcome["status"],
         "equals": equals.point_id if equals else None,
         "reason": outcome.get("reason"),
-        "notes": "\n".join(outcome.get("notes") or ()) or None,
+        "notes": "\n".join(notes) or None,
         "metrics": outcome.get("metrics") or {},
     }

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from orchestrator.axes import MAX_POINTS, Axis, axis_values, same
 from orchestrator.truth_config import TruthConfig
+from profiles.card import Card
 from profiles.errors import MISSING, FieldError, InputError, parse_model, read_yaml
 from simulator.config import Point
 
@@ -41,10 +42,10 @@ class Frozen(BaseModel):
 class Execution(Frozen):
     """How points run; none of it changes a result."""
 
-    cpus_per_point: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    cpus_per_point: Annotated[float, Field(strict=True, ge=0.0001, le=1024)] = 1.0
     points_per_task: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     """None: as many as take half a second, as measured on the way."""
-    time_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    time_limit_s: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 600.0
     memory_limit_mib: Annotated[int, Field(strict=True, ge=64)] | None = None
     retries: Annotated[int, Field(strict=True, ge=0, le=10)] = 2
     """Of a point whose worker died; a point that failed by itself fails again."""
@@ -56,13 +57,15 @@ class Execution(Frozen):
         cpus = self.cpus_per_point
         if cpus > 1 and not cpus.is_integer():
             raise FieldError("cpus_per_point", cpus, "a whole number above 1, as Ray wants it")
+        if cpus != round(cpus, 4):
+            raise FieldError("cpus_per_point", cpus, "at most 4 decimals, as Ray counts")
         return self
 
 
 class Tracking(Frozen):
-    enabled: bool = True
-    uri: str | None = None
-    experiment: str | None = None
+    enabled: Annotated[bool, Field(strict=True)] = True
+    uri: Annotated[str, Field(min_length=1)] | None = None
+    experiment: Annotated[str, Field(pattern=r"\S", max_length=250)] | None = None
 
 
 class SweepFile(Frozen):
@@ -132,6 +135,9 @@ class SweepFile(Frozen):
             if not isinstance(follows.get(CARD), dict):
                 expected = "the card itself: its name and memory"
                 raise FieldError(f"cards.{name}.card", follows.get(CARD, MISSING), expected)
+            for field, model in (("card", Card), ("truth", TruthConfig)):
+                if follows.get(field) is not None:
+                    _check(model, follows[field], f"cards.{name}.{field}")
 
     def _check_exclusions(self, known: dict[str, list[Any]]) -> None:
         for i, excluded in enumerate(self.exclude):
@@ -147,6 +153,15 @@ class SweepFile(Frozen):
                     raise FieldError(
                         f"exclude[{i}].{axis}", value, f"a value of the axis: {some}{more}"
                     )
+
+
+def _check(model: type[BaseModel], data: Any, field: str) -> None:
+    """A section that not every sweep comes to use. Raises FieldError."""
+    try:
+        parse_model(model, data, field)
+    except InputError as error:
+        inner = "" if error.field == model.__name__ else f".{error.field}"
+        raise FieldError(field + inner, error.value, error.expected) from None
 
 
 def load_sweep(path: Path) -> SweepFile:

@@ -10,14 +10,19 @@ from tqdm import tqdm
 from orchestrator.estimate import estimate
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
-from orchestrator.ranking import MEAN_ABS
+from orchestrator.ranking import MEAN_ABS, score
 from orchestrator.session import Session
 
 
 class TerminalProgress:
     """A bar on a terminal, a line now and then elsewhere; failures when they happen."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+        self._best: float | None = None
+        self._shown: dict[str, str] = {}
+
+    def begin(self, plan: Plan) -> None:
         left = len(plan.to_run())
         self._bar = tqdm(
             total=left,
@@ -25,13 +30,12 @@ class TerminalProgress:
             disable=left == 0,
             mininterval=0.5 if sys.stderr.isatty() else 20.0,
         )
-        self._best: float | None = None
-        self._shown: dict[str, str] = {}
 
     def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
+        assert self._bar is not None  # begin comes first
         if self._bar.n == 0:
             self._bar.unpause()  # what starting took says nothing about the rate
-        value = (outcome.get("metrics") or {}).get(MEAN_ABS)
+        value = score(outcome.get("metrics") or {}, MEAN_ABS)
         if value is not None and (self._best is None or value < self._best):
             self._best = value
             self._shown["best"] = f"best {value:.2f} %: {point.name}"
@@ -41,13 +45,14 @@ class TerminalProgress:
         self._bar.update(1)
 
     def failure(self, outcome: dict[str, Any], point: SweepPoint) -> None:
-        self._bar.write(
+        tqdm.write(
             f"failed {outcome['point_id']} ({point.name}): {outcome['status']}: {outcome['reason']}",
             file=sys.stderr,
         )
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def resume_line(plan: Plan) -> str:

@@ -34,5 +34,9 @@ def load_truth(config: TruthConfig, base: Path) -> Truth:
         return recorded_truth(base / config.recorded)
     if config.vllm_bench is not None:
         return vllm_bench_truth(base / config.vllm_bench)
-    assert config.percentiles is not None  # TruthConfig demands one of the three
+    if config.aiconfigurator is not None:
+        from orchestrator.truth_silicon import silicon_truth
+
+        return silicon_truth(config.aiconfigurator)
+    assert config.percentiles is not None  # TruthConfig demands one of the four
     return percentiles_truth(config.percentiles, base)

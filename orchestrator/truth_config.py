@@ -76,21 +76,38 @@ class PercentilesConfig(PercentileTable):
         return self
 
 
+class SiliconRow(Frozen):
+    """A measurement that the package aiconfigurator-core collects: vLLM under a closed loop.
+
+    `concurrency` requests in flight, each of `isl` prompt and `osl` output tokens.
+    """
+
+    system: str
+    model: str
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1)]
+    quantization: Literal["fp8"] | None = None
+    isl: Annotated[int, Field(strict=True, ge=1)]
+    osl: Annotated[int, Field(strict=True, ge=1)]
+    concurrency: Annotated[int, Field(strict=True, ge=1)]
+
+
 class TruthConfig(Frozen):
-    """Exactly one of the three.
+    """Exactly one of the four.
 
     recorded: the folder of a run recorded with LLMServingSim's bench.
     vllm_bench: the JSON file of `vllm bench serve --save-result`, best with `--save-detailed`.
     percentiles: a table of what was measured or published.
+    aiconfigurator: mean TTFT and TPOT of a row that the package aiconfigurator-core brings.
     """
 
     recorded: Path | None = None
     vllm_bench: Path | None = None
     percentiles: PercentilesConfig | None = None
+    aiconfigurator: SiliconRow | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        forms = ("recorded", "vllm_bench", "percentiles")
+        forms = ("recorded", "vllm_bench", "percentiles", "aiconfigurator")
         given = [name for name in forms if getattr(self, name) is not None]
         if len(given) != 1:
             raise FieldError("", given or None, f"exactly one of {', '.join(forms)}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from profiles.bundle import Floats, Ints
 from simulator.metrics import PERCENTILES
 
-Kind = Literal["recorded", "vllm_bench", "percentiles"]
+Kind = Literal["recorded", "vllm_bench", "percentiles", "aiconfigurator"]
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 HEADLINE = ("ttft_ms", "tpot_ms", "latency_ms")
@@ -27,12 +27,14 @@ TPOT          (last token - first token) / max(1, output tokens - 1), one value 
 ITL           every time between two consecutive tokens of a request, of all requests together
 latency       last token - start
 percentiles   interpolated linearly between order statistics
-start         simulated: the arrival. recorded: the moment the engine queued the request
-              (queued_ts), because arrival_time is on another clock; a step that is running at the
-              arrival delays it, so with arrivals from the workload the simulated TTFT holds a wait
-              that the recorded one does not. vllm_bench: the client sent the request, so network
-              and tokenization are in it. percentiles: as declared, from_queue takes the moment at
-              which the simulated engine queued the request
+start         simulated: the arrival. recorded: the moment the client sent the request (sent_ts),
+              where it was recorded; else the moment the engine queued it (queued_ts), because
+              arrival_time is on another clock: a step that is running at the arrival delays it,
+              so with arrivals from the workload the simulated TTFT holds a wait that the recorded
+              one does not.
+              vllm_bench: the client sent the request, so network and tokenization are in it.
+              percentiles: as declared, from_queue takes the moment at which the simulated engine
+              queued the request
 one token     a request of one output token has a TPOT of 0 in recorded runs. `vllm bench serve`
               leaves it out of TPOT, and then it is left out of the simulated TPOT as well
 mean absolute the mean of |error| over 15 headline metrics: mean, p50, p90, p95 and p99 of TTFT,

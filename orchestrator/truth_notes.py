@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.truth_data import Truth
+from simulator.summary import engine_as_run
+
+if TYPE_CHECKING:
+    from simulator.simulation import Prepared
 
 SHOWN = 3
 NOT_COMPARED = ("gpu_memory_utilization",)  # told with the blocks
 DEFAULTS = {"data_parallel_size": 1}
+
+
+def standing_notes(prepared: Prepared, truth: Truth | None) -> list[str]:
+    """What is known before a run, and stands for a point whatever run its result comes from."""
+    notes = list(prepared.notes)
+    if truth is not None:
+        engine, model = engine_as_run(prepared), prepared.point.model.name
+        notes += truth.notes
+        notes += blocks_note(
+            (prepared.capacity.num_gpu_blocks, truth.num_gpu_blocks), engine, truth
+        )
+        notes += settings_note(engine, model, truth)
+    return notes
 
 
 def population_note(summary: dict[str, Any], truth: Truth) -> list[str]:
@@ -35,22 +52,22 @@ def population_note(summary: dict[str, Any], truth: Truth) -> list[str]:
     return notes
 
 
-def blocks_note(blocks: tuple[int, int | None], summary: dict[str, Any], truth: Truth) -> list[str]:
+def blocks_note(blocks: tuple[int, int | None], engine: dict[str, Any], truth: Truth) -> list[str]:
     simulated, measured = blocks
     if measured is None or simulated == measured:
         return []
     change = (simulated - measured) / measured * 100
     note = f"KV blocks differ: {simulated} simulated, {measured} measured ({change:+.2f} %)"
     asked = truth.settings.get("gpu_memory_utilization")
-    if summary["engine"]["num_gpu_blocks_override"] is None and asked is not None:
-        ours = summary["engine"]["gpu_memory_utilization"]
+    if engine["num_gpu_blocks_override"] is None and asked is not None:
+        ours = engine["gpu_memory_utilization"]
         note += f", at gpu_memory_utilization {ours:g} and {asked:g}"
     return [f"{note}; errors of latency may come from that alone"]
 
 
-def settings_note(summary: dict[str, Any], truth: Truth) -> list[str]:
+def settings_note(engine: dict[str, Any], model: str, truth: Truth) -> list[str]:
     """Settings that the measured engine had otherwise; a sweep may well mean it so."""
-    ours = {**DEFAULTS, **summary["engine"], "model": summary["model"]}
+    ours = {**DEFAULTS, **engine, "model": model}
     differ = [
         f"{name} {ours[name]} (measured {measured})"
         for name, measured in truth.settings.items()

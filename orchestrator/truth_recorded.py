@@ -1,7 +1,8 @@
 """Truth from a recorded vLLM run in the layout of LLMServingSim's bench.
 
 `arrival_time` is on the client's wall clock and everything else on the engine's monotonic clock, so
-TTFT and latency start at `queued_ts`.
+TTFT and latency start at `sent_ts` where it was recorded (`servesweep truth record` does), else at
+`queued_ts`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def recorded_truth(folder: Path) -> Truth:
     run = load_recorded_run(folder)
     requests = _requests(run)
     series, notes = _series(run)
-    makespan_s = float(run.last_token_s.max() - run.queued_s.min())
+    makespan_s = float(run.last_token_s.max() - run.begin_s.min())
     throughput = {}
     if makespan_s > 0:
         generated = int(run.num_output_tokens.sum())
@@ -80,9 +81,9 @@ def _requests(run: RecordedRun) -> TruthRequests:
         ids=pa.array(run.request_ids, pa.string()),
         num_prompt_tokens=run.num_prompt_tokens,
         num_output_tokens=run.num_output_tokens,
-        ttft_ms=(run.first_token_s - run.queued_s) * 1e3,
+        ttft_ms=(run.first_token_s - run.begin_s) * 1e3,
         tpot_ms=(run.last_token_s - run.first_token_s) / steps_between * 1e3,
-        latency_ms=(run.last_token_s - run.queued_s) * 1e3,
+        latency_ms=(run.last_token_s - run.begin_s) * 1e3,
     )
 
 

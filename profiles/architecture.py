@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent / "architectures"
 
 Table = Literal["dense", "per_sequence", "attention", "moe"]
 SECTIONS = ("prologue", "pre_attn", "post_attn", "mlp_dense", "mlp_moe", "head")
+ALL_REDUCE = "all_reduce"
 BLOCK_SECTIONS = ("pre_attn", "post_attn", "mlp_dense", "mlp_moe")
 
 
@@ -66,6 +67,54 @@ class Architecture(BaseModel):
         """The layers before and after the blocks measured in `table`."""
         run = (*self.prologue, *self.head)
         return tuple(layer for layer in run if layer in self.tables.get(table, ()))
+
+    def with_all_reduce(self, embedding: bool = True) -> Architecture:
+        """The same on one of several tensor-parallel ranks, as vLLM runs it.
+
+        Ranks add up what they have after the embedding, after attention's output and after the MLP.
+        Without `embedding` not after the embedding, which LLMServingSim leaves out.
+        """
+        if ALL_REDUCE in self.tables.get("dense", ()):
+            return self
+
+        def after(layers: tuple[str, ...], layer: str) -> tuple[str, ...]:
+            at = layers.index(layer) + 1
+            return (*layers[:at], ALL_REDUCE, *layers[at:])
+
+        return self._changed(
+            prologue=after(self.prologue, "embedding") if embedding else self.prologue,
+            post_attn=after(self.post_attn, "o_proj"),
+            mlp_dense=after(self.mlp_dense, "down_proj") if self.mlp_dense else (),
+            mlp_moe=after(self.mlp_moe, "moe") if self.mlp_moe else (),
+            tables={**self.tables, "dense": (*self.tables["dense"], ALL_REDUCE)},
+        )
+
+    def with_experts_by_tokens(self) -> Architecture:
+        """The same where the expert block is measured over tokens, with a routing of its own."""
+        if not self.tables.get("moe"):
+            return self
+        tables = {name: layers for name, layers in self.tables.items() if name != "moe"}
+        dense = (*self.tables["dense"], *self.tables["moe"])
+        return self._changed(tables={**tables, "dense": dense})
+
+    def without_experts(self) -> Architecture:
+        """The same but for the expert block and what ranks exchange after it."""
+        if not self.mlp_moe:
+            return self
+        at = self.mlp_moe.index("moe")
+        rest = self.mlp_moe[at + 1 :]
+        rest = rest[1:] if rest[:1] == (ALL_REDUCE,) else rest
+        return self._changed(mlp_moe=(*self.mlp_moe[:at], *rest))
+
+    def _changed(self, **changes: Any) -> Architecture:
+        """Validated, which model_copy is not."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return Architecture(**{**fields, **changes})
+
+    @property
+    def is_whole_step(self) -> bool:
+        """Whether a whole step was measured as one layer, of one model and no other."""
+        return not self.layers("dense") and not self.layers("per_sequence")
 
     @property
     def is_moe(self) -> bool:

@@ -1,4 +1,7 @@
-"""What one card, model, variant and TP degree measured: plain arrays, times in integer ns."""
+"""What one card, model, variant and TP degree measured: plain arrays, times in integer ns.
+
+Every row says where it comes from (`provenance.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiles.architecture import Architecture
+from profiles.provenance import Codes
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -20,6 +24,7 @@ class LayerTable:
 
     keys: Ints
     ns: Ints
+    source: Codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,7 @@ class AttentionGrid:
     kv_prefill: Ints
     kv_decode: Ints
     ns: Ints
+    source: Codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +51,7 @@ class MoeTable:
     activated_experts: Ints
     tokens: Ints
     ns: Ints
+    source: Codes
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ class Card(BaseModel):
     name: Annotated[str, Field(min_length=1)]
     memory_bytes: Annotated[int, Field(strict=True, gt=0, le=1 << 60)]
     memory_bandwidth_gbps: FinitePositive | None = None  # 10^9 bytes a second
+    bfloat16_tflops: FinitePositive | None = None  # 10^12 FLOP a second of dense matrix products
     activation_peak_bytes: Bytes = 0
     context_bytes: Bytes = 0
 

@@ -19,15 +19,22 @@ import numpy.typing as npt
 
 from profiles.bundle import Floats, Ints
 from profiles.errors import MISSING, InputError
+from profiles.provenance import MEASURED, NAMES, Codes
 
 NS_PER_US = 1000
 
 
 class CsvTable:
-    """The columns of one CSV file as text; row i of a column is line i + 2 of the file."""
+    """The columns of one CSV file as text; row i of a column is line i + 2 of the file.
 
-    def __init__(self, path: Path, content: bytes, columns: Sequence[str]) -> None:
+    `optional` columns may be missing.
+    """
+
+    def __init__(
+        self, path: Path, content: bytes, columns: Sequence[str], optional: Sequence[str] = ()
+    ) -> None:
         self.path = path
+        self._optional = optional
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -40,8 +47,8 @@ class CsvTable:
         if not rows:
             raise InputError(path, "file", "a header only", "at least one row")
         for index, row in enumerate(rows):
-            if len(row) != len(columns):
-                expected = f"{len(columns)} values ({','.join(lines[0])})"
+            if len(row) != len(lines[0]):
+                expected = f"{len(lines[0])} values ({','.join(lines[0])})"
                 raise self.error(index, "row", ",".join(row), expected)
         if not text.endswith("\n"):
             expected = "a newline at the end of the last row (is the file cut short?)"
@@ -55,8 +62,10 @@ class CsvTable:
                 expected = f"a header with column {column} once"
                 raise InputError(self.path, "line 1", found, expected)
         for column in header:
-            if column not in columns:
-                expected = f"no columns but {','.join(columns)}"
+            if column not in columns and not (
+                column in self._optional and header.count(column) == 1
+            ):
+                expected = f"no columns but {','.join((*columns, *self._optional))}"
                 raise InputError(self.path, "line 1", column, expected)
 
     def error(self, index: int, field: str, value: Any, expected: str) -> InputError:
@@ -109,6 +118,22 @@ class CsvTable:
         if len(wrong):
             raise self.error(int(wrong[0]), column, float(values[wrong[0]]), expected)
         return np.maximum(1, np.round(values * NS_PER_US)).astype(np.int64)
+
+    def sources(self, column: str = "source") -> Codes:
+        """Where each row comes from; a table without the column was measured as a whole."""
+        if column not in self._columns:
+            return np.full(len(self), MEASURED, np.uint8)
+        codes = {name: code for code, name in enumerate(NAMES)}
+        found = [codes.get(cell, -1) for cell in self._columns[column]]
+        if -1 in found:
+            index = found.index(-1)
+            raise self.error(
+                index, column, self._columns[column][index], f"one of {', '.join(NAMES)}"
+            )
+        return np.array(found, np.uint8)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
 
     def sorted_rows(self, names: Sequence[str], keys: Sequence[npt.NDArray[Any]]) -> Ints:
         """The order that sorts the rows by `keys`; two rows with equal keys are an error."""

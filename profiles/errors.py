@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MAX_BITS = 1024  # of a whole number in a file
+
 
 class InputError(ValueError):
     """A wrong input: names the file, the field, the value found and what was expected.
@@ -132,6 +134,16 @@ class _UniqueKeys(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > MAX_BITS:  # Python cannot even show much larger ones
+            problem = f"found a whole number of {value.bit_length()} bits"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return value
+
+
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_int)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

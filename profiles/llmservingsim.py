@@ -3,6 +3,10 @@
 `perf/<card>/<model>/<variant>/meta.yaml` and `tp<N>/*.csv`. Layers that TP does not change, and
 the expert table, come from `tp1`. Skew shares are used only where meta.yaml says that they were
 fitted for this TP degree: a skew_fit.csv alone is not enough.
+
+Beside the layout, tables may have a column `source` (provenance.py), dense.csv a layer all_reduce at
+TP above 1, and, where there is no moe.csv, a layer moe that was measured over tokens. `writer.py` writes
+these.
 """
 
 from __future__ import annotations
@@ -15,7 +19,14 @@ import numpy as np
 from pydantic import Field
 
 from profiles import store
-from profiles.architecture import FOLDER, Architecture, Table, architecture_path, load_architecture
+from profiles.architecture import (
+    ALL_REDUCE,
+    FOLDER,
+    Architecture,
+    Table,
+    architecture_path,
+    load_architecture,
+)
 from profiles.bundle import AttentionGrid, Bundle, LayerTable, MoeTable, SkewFit
 from profiles.checks import CsvTable, check_edges, check_layers
 from profiles.errors import MISSING, InputError, parse_model, read_yaml
@@ -60,6 +71,7 @@ class Files:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._contents: dict[str, bytes] = {}
+        self._layers: dict[str, dict[str, LayerTable]] = {}
         self.used: set[str] = set()
 
     def peek(self, name: str) -> bytes | None:
@@ -80,7 +92,14 @@ class Files:
         return content
 
     def table(self, name: str, columns: tuple[str, ...]) -> CsvTable:
-        return CsvTable(self.root / name, self.use(name), columns)
+        return CsvTable(self.root / name, self.use(name), columns, optional=("source",))
+
+    def layers(self, name: str, key: str) -> dict[str, LayerTable]:
+        """The layers of a dense.csv or per_sequence.csv."""
+        if name not in self._layers:
+            csv = self.table(name, ("layer", key, "time_us"))
+            self._layers[name] = _layer_tables(csv, key)
+        return self._layers[name]
 
     def digest(self, names: set[str], *extra: bytes) -> str:
         """sha256 over the named files, those that are missing left out."""
@@ -152,10 +171,15 @@ def _parse(files: Files, tp: int) -> Bundle:
     meta = _meta(files)
     meta_path = files.root / "meta.yaml"
     architecture = load_architecture(meta.architecture, meta_path)
+    measured = {} if architecture.is_whole_step else files.layers(f"tp{tp}/dense.csv", "tokens")
+    if files.peek("tp1/moe.csv") is None and set(architecture.layers("moe")) & set(measured):
+        architecture = architecture.with_experts_by_tokens()
+    if tp > 1 and ALL_REDUCE in measured:
+        architecture = architecture.with_all_reduce()
     dense = _layers(files, tp, "dense", "tokens", architecture)
     per_sequence = _layers(files, tp, "per_sequence", "sequences", architecture)
     attention = _attention(files, tp)
-    moe = _moe(files) if architecture.is_moe else None
+    moe = _moe(files) if architecture.layers("moe") else None
     skew = _skew(files, tp, meta.skew_fit)
     recipe = architecture_path(meta.architecture).read_bytes()
     return Bundle(
@@ -192,7 +216,7 @@ def _layers(
     tables: dict[str, LayerTable] = {}
     for degree, layers in by_degree.items():
         name = f"tp{degree}/{table}.csv"
-        found = _layer_tables(files.table(name, ("layer", key, "time_us")), key)
+        found = files.layers(name, key)
         check_layers(files.root / name, list(found), layers)
         tables |= {layer: found[layer] for layer in layers}
     return {layer: tables[layer] for layer in needed}
@@ -202,9 +226,10 @@ def _layer_tables(csv: CsvTable, key: str) -> dict[str, LayerTable]:
     keys, ns = csv.keys(key, at_least=1), csv.times_ns()
     names, index = np.unique(np.array(csv.text("layer"), dtype=str), return_inverse=True)
     order = csv.sorted_rows(("layer", key), (np.array(csv.text("layer"), dtype=str), keys))
-    keys, ns, index = keys[order], ns[order], index[order]
+    columns = (keys[order], ns[order], csv.sources()[order])
+    index = index[order]
     return {
-        str(name): LayerTable(keys[index == number], ns[index == number])
+        str(name): LayerTable(*(column[index == number] for column in columns))
         for number, name in enumerate(names)
     }
 
@@ -214,7 +239,8 @@ def _attention(files: Files, tp: int) -> AttentionGrid:
     keys = [csv.keys(name) for name in ATTENTION_KEYS]
     ns = csv.times_ns()
     order = csv.sorted_rows(ATTENTION_KEYS, keys)
-    return AttentionGrid(*(column[order] for column in (*keys, ns)))
+    chunk, n_decode, kv_prefill, kv_decode = (column[order] for column in keys)
+    return AttentionGrid(chunk, n_decode, kv_prefill, kv_decode, ns[order], csv.sources()[order])
 
 
 def _moe(files: Files) -> MoeTable:
@@ -222,7 +248,7 @@ def _moe(files: Files) -> MoeTable:
     experts, tokens = csv.keys("activated_experts", 1), csv.keys("tokens", 1)
     ns = csv.times_ns()
     order = csv.sorted_rows(("activated_experts", "tokens"), (experts, tokens))
-    return MoeTable(experts[order], tokens[order], ns[order])
+    return MoeTable(experts[order], tokens[order], ns[order], csv.sources()[order])
 
 
 def _skew(files: Files, tp: int, meta: SkewMeta) -> SkewFit | None:

@@ -6,6 +6,7 @@ mixtral, phimoe and qwen3_moe.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,22 @@ MOE_TYPES = ("mixtral", "phimoe", "qwen3_moe")
 def _first_of(*names: str) -> Any:
     """The first name is ours, the others are what configurations call it as well."""
     return AliasChoices(*names)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one rank holds of a model.
+
+    `tensor_parallel` ranks share every matrix. With `expert_parallel` above 1 so many ranks share whole
+    experts instead of parts of each. `layers`: (first, end) of its transformer blocks, None: all.
+    """
+
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+    layers: tuple[int, int] | None = None
+
+
+WHOLE = Shard()
 
 
 class ModelConfig(BaseModel):
@@ -129,15 +146,35 @@ class ModelConfig(BaseModel):
     @property
     def num_parameters(self) -> int:
         """Elements of all weights: embedding, blocks, final norm, and the head where it is own."""
-        embedding = self.vocab_size * self.hidden_size
-        head = 0 if self.tie_word_embeddings else embedding
-        if self.lm_head_bias:
-            head += self.vocab_size
-        moe_layers = sum(map(self._has_experts, range(self.num_hidden_layers)))
-        dense_layers = self.num_hidden_layers - moe_layers
-        blocks = self.num_hidden_layers * (self._attention_parameters + 2 * self._norm_parameters)
-        blocks += dense_layers * self._mlp_parameters + moe_layers * self._moe_parameters
-        return embedding + blocks + self._norm_parameters + head
+        return self.parameters_of(WHOLE)
+
+    def parameters_of(self, shard: Shard) -> int:
+        """Elements of the weights that one rank holds.
+
+        Every rank has all norms and routers and its share of the rest; KV heads are repeated where
+        there are fewer than ranks. The first stage has the embedding, the last one the final norm and
+        the head, for which a tied embedding is held twice. The ranks must divide the shapes
+        (`check_tensor_parallel`).
+        """
+        ranks = shard.tensor_parallel
+        first, end = shard.layers or (0, self.num_hidden_layers)
+        vocabulary = -(-self.vocab_size // ranks)
+        embedding = vocabulary * self.hidden_size
+        count = 0
+        if first == 0:
+            count += embedding
+        if end == self.num_hidden_layers:
+            own = first > 0 or not self.tie_word_embeddings
+            count += self._norm_parameters + (embedding if own else 0)
+            count += vocabulary if self.lm_head_bias else 0
+        moe_layers = sum(map(self._has_experts, range(first, end)))
+        count += (end - first) * (self._attention_parameters(ranks) + 2 * self._norm_parameters)
+        count += (end - first - moe_layers) * self._mlp_parameters(ranks)
+        return count + moe_layers * self._moe_parameters(shard)
+
+    @property
+    def all_layers_have_experts(self) -> bool:
+        return all(map(self._has_experts, range(self.num_hidden_layers)))
 
     def _has_experts(self, layer: int) -> bool:
         on_step = (layer + 1) % self.decoder_sparse_step == 0
@@ -148,26 +185,59 @@ class ModelConfig(BaseModel):
         """Phi MoE's norms are LayerNorm, with a bias; the others' have a scale only."""
         return self.hidden_size * (2 if self.model_type == "phimoe" else 1)
 
-    @property
-    def _attention_parameters(self) -> int:
-        q = self.num_attention_heads * self.head_dim
-        kv = self.num_key_value_heads * self.head_dim
-        count = self.hidden_size * (q + 2 * kv) + q * self.hidden_size
+    def kv_heads_on_rank(self, ranks: int) -> int:
+        """Fewer KV heads than ranks are repeated, one on every rank, as vLLM does."""
+        return max(1, self.num_key_value_heads // ranks)
+
+    def _attention_matrices(self, ranks: int) -> int:
+        q = self.num_attention_heads * self.head_dim // ranks
+        kv = self.kv_heads_on_rank(ranks) * self.head_dim
+        return self.hidden_size * (q + 2 * kv) + q * self.hidden_size
+
+    def _attention_parameters(self, ranks: int) -> int:
+        q = self.num_attention_heads * self.head_dim // ranks
+        kv = self.kv_heads_on_rank(ranks) * self.head_dim
+        count = self._attention_matrices(ranks)
         if self.attention_bias:
             count += q + 2 * kv + self.hidden_size
         if self.model_type in ("qwen3", "qwen3_moe"):
             count += 2 * self.head_dim  # norms of q and k
         return count
 
-    @property
-    def _mlp_parameters(self) -> int:
-        bias = 2 * self.intermediate_size + self.hidden_size if self.mlp_bias else 0
-        return 3 * self.hidden_size * self.intermediate_size + bias
+    def _mlp_parameters(self, ranks: int) -> int:
+        inner = self.intermediate_size // ranks
+        bias = 2 * inner + self.hidden_size if self.mlp_bias else 0
+        return 3 * self.hidden_size * inner + bias
+
+    def _moe_parameters(self, shard: Shard) -> int:
+        """The router, and the experts."""
+        return self.experts * self.hidden_size + self._expert_parameters(shard)
+
+    def _expert_parameters(self, shard: Shard) -> int:
+        """Of whole experts, or of a part of each."""
+        matrix = self.hidden_size * self.expert_size
+        if shard.expert_parallel > 1:
+            return self.experts // shard.expert_parallel * 3 * matrix
+        return self.experts * 3 * (matrix // shard.tensor_parallel)
 
     @property
-    def _moe_parameters(self) -> int:
-        expert = 3 * self.hidden_size * (self.moe_intermediate_size or self.intermediate_size)
-        return self.experts * (self.hidden_size + expert)  # router and experts
+    def expert_size(self) -> int:
+        """Inside one expert."""
+        return self.moe_intermediate_size or self.intermediate_size
+
+    def check_tensor_parallel(self, ranks: int, source: str | Path) -> None:
+        """The divisions that vLLM asks for; raises InputError naming the engine's field."""
+        field = "engine.tensor_parallel_size"
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        if heads % ranks:
+            raise InputError(source, field, ranks, f"a divisor of the {heads} attention heads")
+        if kv_heads % ranks and ranks % kv_heads:
+            expected = f"a divisor or a multiple of the {kv_heads} KV heads"
+            raise InputError(source, field, ranks, expected)
+        inner = "moe_intermediate_size" if self.moe_intermediate_size else "intermediate_size"
+        size = self.expert_size if self.is_moe else self.intermediate_size
+        if size % ranks:
+            raise InputError(source, field, ranks, f"a divisor of {inner} ({size})")
 
     def bytes_per_element(self, dtype: str) -> int:
         """Of weights or KV cache stored as `dtype`; "auto" is the model's own."""
@@ -177,21 +247,42 @@ class ModelConfig(BaseModel):
             raise InputError(self.name, "dtype", dtype, expected)
         return BYTES_PER_ELEMENT[stored]
 
-    def weight_bytes(self, dtype: str = "auto") -> int:
-        """Of all weights, over all ranks."""
-        return self.num_parameters * self.bytes_per_element(dtype)
+    def weight_bytes(
+        self,
+        dtype: str = "auto",
+        shard: Shard | None = None,
+        quantization: str | None = None,
+    ) -> int:
+        """Of the weights that one rank holds; without a shard, of all.
 
-    def kv_bytes_per_token(self, kv_cache_dtype: str = "auto", ranks: int = 1) -> int:
-        """Keys and values of one token on one of `ranks` tensor-parallel ranks.
-
-        Fewer KV heads than ranks are repeated, one on every rank, as vLLM does.
+        `quantization` fp8 stores the matrices of attention, MLPs and experts in one byte; embedding,
+        head, norms, routers and biases stay as they are. Its scales are left out.
         """
+        held = shard or WHOLE
+        small = self._quantized(held) if quantization else 0
+        kept = self.parameters_of(held) - small
+        return kept * self.bytes_per_element(dtype) + small * BYTES_PER_ELEMENT["fp8"]
+
+    def _quantized(self, shard: Shard) -> int:
+        ranks = shard.tensor_parallel
+        first, end = shard.layers or (0, self.num_hidden_layers)
+        moe_layers = sum(map(self._has_experts, range(first, end)))
+        mlp = 3 * self.hidden_size * (self.intermediate_size // ranks)
+        count = (end - first) * self._attention_matrices(ranks)
+        count += (end - first - moe_layers) * mlp
+        return count + moe_layers * self._expert_parameters(shard)
+
+    def kv_bytes_per_token(
+        self, kv_cache_dtype: str = "auto", ranks: int = 1, num_layers: int | None = None
+    ) -> int:
+        """Keys and values of one token on one of `ranks` tensor-parallel ranks."""
         heads = self.num_key_value_heads
         if ranks < 1 or (heads % ranks and ranks % heads):
             expected = f"a divisor or a multiple of the {heads} KV heads"
             raise InputError(self.name, "ranks", ranks, expected)
         element = self.bytes_per_element(kv_cache_dtype)
-        return 2 * max(1, heads // ranks) * self.head_dim * self.num_hidden_layers * element
+        layers = self.num_hidden_layers if num_layers is None else num_layers
+        return 2 * self.kv_heads_on_rank(ranks) * self.head_dim * layers * element
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {

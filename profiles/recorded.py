@@ -83,6 +83,7 @@ class _Request(Foreign):
     input_toks: Positive
     output_toks: Positive
     arrival_time: Seconds
+    sent_ts: Seconds | None = None
     queued_ts: Seconds
     scheduled_ts: Seconds
     first_token_ts: Seconds
@@ -103,7 +104,8 @@ class RecordedRun:
     """One run; the arrays have an entry per request, in the file's order.
 
     `arrival_s` is on the client's wall clock, the other times are on the engine's monotonic clock:
-    only differences within one of the two mean anything.
+    only differences within one of the two mean anything. `sent_s` is when the client sent a request,
+    where the recorder knew it on the engine's clock.
     """
 
     source: Path
@@ -127,6 +129,7 @@ class RecordedRun:
     num_prompt_tokens: Ints
     num_output_tokens: Ints
     arrival_s: Floats
+    sent_s: Floats | None
     queued_s: Floats
     scheduled_s: Floats
     first_token_s: Floats
@@ -136,9 +139,17 @@ class RecordedRun:
     def __len__(self) -> int:
         return len(self.request_ids)
 
-    def queued_ns(self) -> Ints:
-        """When each request reached the engine's queue, relative to the first one that did."""
-        relative: Floats = np.round((self.queued_s - self.queued_s.min()) * 1e9)
+    @property
+    def begin_s(self) -> Floats:
+        """When each request began: sent by the client where that is known, else queued.
+
+        An engine queues what came during a step at its end, which hides up to a step of waiting.
+        """
+        return self.queued_s if self.sent_s is None else self.sent_s
+
+    def begin_ns(self) -> Ints:
+        """When each request began, relative to the first one that did."""
+        relative: Floats = np.round((self.begin_s - self.begin_s.min()) * 1e9)
         return relative.astype(np.int64)
 
 
@@ -148,6 +159,9 @@ def load_recorded_run(folder: Path) -> RecordedRun:
     meta_path, path = folder / "meta.json", folder / "requests.jsonl"
     meta = parse_model(_Meta, json_object(read_file(meta_path), meta_path), meta_path)
     requests = list(_requests(path))
+    sent = [request.sent_ts for request in requests if request.sent_ts is not None]
+    if sent and len(sent) != len(requests):
+        raise InputError(path, "sent_ts", f"{len(sent)} values", f"{len(requests)}, or none")
     if len(requests) != meta.num_requests:
         raise InputError(path, "requests", len(requests), f"the {meta.num_requests} of meta.json")
     arguments, kv_cache, resolved = meta.engine_kwargs, meta.kv_cache, meta.resolved_config
@@ -166,6 +180,7 @@ def load_recorded_run(folder: Path) -> RecordedRun:
         num_prompt_tokens=np.array([r.input_toks for r in requests], np.int64),
         num_output_tokens=np.array([r.output_toks for r in requests], np.int64),
         arrival_s=np.array([r.arrival_time for r in requests]),
+        sent_s=np.array(sent) if sent else None,
         queued_s=np.array([r.queued_ts for r in requests]),
         scheduled_s=np.array([r.scheduled_ts for r in requests]),
         first_token_s=np.array([r.first_token_ts for r in requests]),
@@ -197,7 +212,9 @@ def _requests(path: Path) -> Iterator[_Request]:
         if request.request_id in known:
             raise InputError(where, "request_id", request.request_id, "an id of its own")
         known.add(request.request_id)
-        moments = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+        moments = ["queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"]
+        if request.sent_ts is not None:
+            moments.insert(0, "sent_ts")
         for earlier, later in itertools.pairwise(moments):
             if getattr(request, later) < getattr(request, earlier):
                 expected = f"at least {earlier} ({getattr(request, earlier)})"

@@ -24,7 +24,8 @@ from profiles.architecture import Architecture
 from profiles.bundle import AttentionGrid, Bundle, LayerTable, MoeTable, SkewFit
 
 # Raised whenever the form of the file or the meaning of a bundle's fields changes.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+ALIGNMENT = 8  # every array starts at a multiple, after the header
 
 _log = logging.getLogger("servesweep")
 
@@ -90,7 +91,7 @@ def encode(key: str, bundle: Bundle) -> bytes:
     fields = {f.name: getattr(bundle, f.name) for f in dataclasses.fields(bundle)}
     del fields["source"]
     described = pack(fields)
-    body = b"".join(array.tobytes() for array in arrays)
+    body = b"".join(array.tobytes() + bytes(-array.nbytes % ALIGNMENT) for array in arrays)
     header = {"key": key, "arrays": layout, "bundle": described}
     rest = json.dumps(header).encode() + b"\n" + body
     return b"%08x\n" % zlib.crc32(rest) + rest
@@ -109,9 +110,10 @@ def decode(key: str, content: bytes, source: Path) -> Bundle:
     arrays = []
     at = 0
     for kind, length in header["arrays"]:
-        dtype = {"l": np.int64, "q": np.int64, "d": np.float64}[kind]
+        dtype = {"l": np.int64, "q": np.int64, "d": np.float64, "B": np.uint8}[kind]
         arrays.append(np.frombuffer(body, dtype, length, at))
-        at += length * np.dtype(dtype).itemsize
+        size = length * np.dtype(dtype).itemsize
+        at += size + -size % ALIGNMENT
     fields = header["bundle"]
 
     def unpack(kind: Any, value: dict[str, Any] | None) -> Any:

@@ -18,6 +18,11 @@ from simulator.step_tables import new_outside
 from simulator.storage import CONNECTORS, TierSettings, build_storage
 from simulator.workloads import Workload
 
+ADMISSIONS = {
+    "legacy": state.LEGACY,
+    "exact-scan": state.EXACT_SCAN,
+    "incremental": state.INCREMENTAL,
+}
 INITIAL_STEPS = 8192
 INITIAL_INTERVALS = 16384
 
@@ -37,6 +42,9 @@ class EngineSettings:
     long_prefill_token_threshold: int = 0
     scheduler_reserve_full_isl: bool = True
     policy: str = "fcfs"
+    engine: str = "vllm"
+    admission: str = "legacy"
+    """Of engine infinilm: legacy, exact-scan or incremental."""
     async_scheduling: bool = False
     host_ns_per_step: int = 0
     host_ns_per_request: int = 0
@@ -45,6 +53,12 @@ class EngineSettings:
     tiers: tuple[TierSettings, ...] = ()
     """In the order they are looked up: at most two, of equal chunks and bytes per token."""
     log_events: bool = False
+    report_finished: bool = False
+    """Stop when requests have finished, so that a cluster can look at them."""
+    lockstep: bool = False
+    """Batches end when those of a data-parallel group do."""
+    routed: bool = False
+    """Requests do not arrive by themselves: a cluster's router hands them over."""
     stride: bool = True
     """Whether core/stride.py may take its short cut. Results are the same without it."""
 
@@ -60,6 +74,10 @@ class EngineSettings:
     def num_usable_blocks(self) -> int:
         return self.num_gpu_blocks - 1 if self.null_block else self.num_gpu_blocks
 
+    @property
+    def is_infinilm(self) -> bool:
+        return self.engine == "infinilm"
+
 
 def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
     """Tokens at which each request is finished: prompt plus output, or max_model_len."""
@@ -68,14 +86,28 @@ def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
     return end
 
 
+def num_life_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
+    """Tokens each request may grow to, as its max_tokens says: what InfiniLM reserves blocks for."""
+    most = workload.num_output_tokens if workload.max_tokens is None else workload.max_tokens
+    life: NDArray[np.int64] = np.minimum(
+        workload.num_prompt_tokens.astype(np.int64) + most, max_model_len
+    )
+    return life
+
+
 def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
     """Requests that can never run, with the reason. Their sessions end with them.
 
     vLLM's front end refuses a prompt that leaves no room for a token. A request that outgrows the
-    whole pool would make vLLM wait for ever; here it is refused. The last token needs no slot.
+    whole pool would make vLLM wait for ever; here it is refused. The last token needs no slot, but
+    InfiniLM reserves one for it, and for every other token that max_tokens allows.
     """
     prompts = workload.num_prompt_tokens
-    slots = end_num_tokens(workload, settings.max_model_len) - 1
+    slots = (
+        num_life_tokens(workload, settings.max_model_len)
+        if settings.is_infinilm
+        else end_num_tokens(workload, settings.max_model_len) - 1
+    )
     blocks = -(-slots // settings.block_size)
     too_long = prompts >= settings.max_model_len
     too_large = blocks > settings.num_usable_blocks
@@ -99,12 +131,12 @@ def build_engine(
     settings: EngineSettings,
     latency: Latency,
     arrival_ns: NDArray[np.int64] | None = None,
-    tiers: Sequence[state.Tier] | None = None,
+    tiers: Sequence[state.Tier | None] = (),
 ) -> tuple[Engine, dict[int, str]]:
     """The engine before its first step, and the requests it refuses with the reasons.
 
     `tiers`: those it shares with other engines, from `build_tier` with the same settings and the
-    same numbering of hashes; None: it has its own.
+    same numbering of hashes; None is one of its own.
     """
     refused = refusals(workload, settings)
     arrival = workload.arrival_ns if arrival_ns is None else arrival_ns
@@ -124,22 +156,31 @@ def build_engine(
         block_hashes=hashes.ids,
         pool=_pool(settings),
     )
-    roots = np.flatnonzero((workload.session_parent < 0) & (requests.status != state.REFUSED))
+    comes = (workload.session_parent < 0) & (requests.status != state.REFUSED)
+    roots = np.flatnonzero(comes & (not settings.routed))
     order = roots[np.argsort(arrival[roots], kind="stable")].astype(np.int32)
     counters = one(state.COUNTERS)
-    counters.num_to_come = n - len(refused)
+    counters.num_to_come = 0 if settings.routed else n - len(refused)
+    seats, places = settings.max_num_seqs + 1, n + 1
+    if settings.is_infinilm:
+        # Its limit is of a batch: more may run, each with a block of its own. Deferred requests go
+        # to the end of the queue, see core/infinilm.py.
+        seats = max(seats, min(n, settings.num_usable_blocks) + 1)
+        places *= 2
     queues = state.Queues(
-        running=np.zeros(settings.max_num_seqs + 1, np.uint32),
-        due=np.zeros(settings.max_num_seqs + 1, np.int64),
+        running=np.zeros(seats, np.uint32),
+        due=np.zeros(seats, np.int64),
         preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
-        fresh=np.zeros(n + 1, np.int32),
+        fresh=np.zeros(places, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
         skipped=np.zeros(n + 1 if settings.offloads else 1, np.int32),
         arrival_order=order,
-        released=np.zeros(n - len(roots) + 1, np.int32),
+        released=np.zeros(n - len(order) + 1, np.int32),
+        finished=np.zeros(seats if settings.report_finished else 1, np.int32),
         counters=counters,
     )
-    depth = 2 if settings.async_scheduling else 1
+    num_stages = len(latency.stage_layers)
+    depth = num_stages if num_stages > 1 else 2 if settings.async_scheduling else 1
     batches = state.Batches(
         info=records(depth, state.BATCH),
         entries=records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
@@ -158,6 +199,7 @@ def build_engine(
         queues=queues,
         batches=batches,
         latency=latency,
+        stage_free_ns=np.zeros(num_stages, np.int64),
         outside=new_outside(latency),
         log=log,
     )
@@ -219,10 +261,12 @@ def _infos(
         infos[field] = state.NEVER
     infos.tool_ns = workload.tool_ns
     infos.num_prompt_tokens = workload.num_prompt_tokens
+    infos.num_life_tokens = num_life_tokens(workload, settings.max_model_len)
     infos.next_in_session = state.NONE
-    children = np.flatnonzero(workload.session_parent >= 0)
-    children = children[~np.isin(children, list(refused))]
-    infos.next_in_session[workload.session_parent[children]] = children
+    if not settings.routed:  # of a cluster, who comes next in a session is the router's business
+        children = np.flatnonzero(workload.session_parent >= 0)
+        children = children[~np.isin(children, list(refused))]
+        infos.next_in_session[workload.session_parent[children]] = children
     infos.priority = workload.priority
     if settings.policy == "priority":
         infos.id_rank[sorted(range(n), key=workload.request_ids.__getitem__)] = np.arange(n)
@@ -275,9 +319,21 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
         "host_ns_per_request",
         "empty_step_ns",
         "log_events",
+        "report_finished",
+        "lockstep",
+        "routed",
     ):
         record[field] = getattr(settings, field)
-    record.stride = settings.stride and settings.policy == "fcfs" and not settings.log_events
+    record.engine = state.INFINILM if settings.is_infinilm else state.VLLM
+    record.admission = ADMISSIONS[settings.admission]
+    # A prefill batch of InfiniLM's leaves out everybody who decodes: nobody keeps in stride.
+    record.stride = (
+        settings.stride
+        and settings.policy == "fcfs"
+        and not settings.log_events
+        and not settings.is_infinilm
+        and depth == 1 + settings.async_scheduling  # in stride is who is in every batch
+    )
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
     if settings.uses_tiers:

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from profiles.card import Card
 from profiles.errors import FieldError, InputError, named, parse_model, read_yaml
 from profiles.model import ModelConfig
+from profiles.routing import Policy
+from simulator.cluster.config import ClusterConfig
+from simulator.network.links import Links
 from simulator.workloads import WorkloadConfig
 
 Int = Annotated[int, Field(strict=True)]
@@ -24,6 +27,16 @@ Blocks = Annotated[int, Field(strict=True, ge=2, le=100_000_000)]
 Flag = Annotated[bool, Field(strict=True)]
 Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False)]
 FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+# Settings of vLLM's scheduler that InfiniLM's does not have, and as what it behaves; None: as neither.
+VLLM_ALONE = {
+    "async_scheduling": False,
+    "enable_chunked_prefill": False,
+    "long_prefill_token_threshold": 0,
+    "null_block": False,
+    "scheduler_reserve_full_isl": None,
+}
 
 
 class Frozen(BaseModel):
@@ -50,11 +63,51 @@ class EngineConfig(Frozen):
     scheduler_reserve_full_isl: Flag = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: Flag = True
-    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
+    tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    pipeline_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    enable_expert_parallel: Flag = False
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    quantization: Literal["fp8"] | None = None
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"
     null_block: Flag = True
     """vLLM keeps block 0 for itself. False hands out every block, as LLMServingSim does."""
+    engine: Literal["vllm", "infinilm"] = "vllm"
+    """Whose scheduler runs. InfiniLM prefills first, reserves blocks for a request's whole life and
+    never preempts; its limit of requests is of a batch, and it hands out every block."""
+    admission: Literal["legacy", "exact-scan", "incremental"] | None = None
+    """InfiniLM's: what a running request reserves (core/admission.py)."""
+
+    @property
+    def is_infinilm(self) -> bool:
+        return self.engine == "infinilm"
+
+    @property
+    def keeps_null_block(self) -> bool:
+        return self.null_block and not self.is_infinilm
+
+    @property
+    def runs_async(self) -> bool:
+        """Whether batches are formed ahead. InfiniLM waits for a batch before it forms the next."""
+        return self.async_scheduling and not self.is_infinilm
+
+    @property
+    def without_effect(self) -> dict[str, object]:
+        """Settings that were given and that InfiniLM's scheduler does not follow."""
+        if not self.is_infinilm:
+            return {}
+        given = {f: getattr(self, f) for f in VLLM_ALONE if f in self.model_fields_set}
+        return {field: value for field, value in given.items() if value != VLLM_ALONE[field]}
+
+    @model_validator(mode="after")
+    def _admission_is_infinilms(self) -> Self:
+        if self.is_infinilm and self.admission is None:
+            expected = "legacy, exact-scan or incremental, because engine is infinilm"
+            raise FieldError("admission", None, expected)
+        if not self.is_infinilm and self.admission is not None:
+            raise FieldError("admission", self.admission, "nothing, or engine: infinilm")
+        if self.is_infinilm and self.policy != "fcfs":
+            raise FieldError("policy", self.policy, "fcfs, because engine is infinilm")
+        return self
 
     @model_validator(mode="after")
     def _as_vllm_checks_it(self) -> Self:
@@ -71,7 +124,8 @@ class EngineConfig(Frozen):
         return self.max_model_len or model.max_position_embeddings
 
     def check_against(self, model: ModelConfig, source: str | Path) -> None:
-        """The rules that need the model's length; raises InputError."""
+        """The rules that need the model; raises InputError."""
+        model.check_tensor_parallel(self.tensor_parallel_size, source)
         length = self.resolved_max_model_len(model)
         if length > 1 << 30:
             raise InputError(
@@ -80,6 +134,8 @@ class EngineConfig(Frozen):
                 length,
                 f"at most {1 << 30}, or max_model_len",
             )
+        if self.is_infinilm:
+            return
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < length:
             raise InputError(
                 source,
@@ -138,7 +194,7 @@ class LinearLaw(Frozen):
 
 
 class TierConfig(Frozen):
-    """A tier of prefix storage: CPU or CXL memory of one instance.
+    """A tier of prefix storage: CPU or CXL memory.
 
     Capacity and bandwidth are those of the host: what all ranks keep and move together. Bandwidth is
     in 10^9 bytes a second, the same in each direction.
@@ -148,28 +204,76 @@ class TierConfig(Frozen):
     bandwidth_gbps: FinitePositive
     latency_us: Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     chunk_tokens: Positive = 256
+    shared: Flag = False
+    """One pool and one link for all instances of a cluster, or for each its own."""
+
+
+PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "datasheet", "linear")
+
+
+class ExpertRouting(Frozen):
+    """How tokens choose experts, where tables were measured over the experts awake (routing.py)."""
+
+    policy: Policy = "uniform"
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    skew: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 1.0
+    shares: tuple[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)], ...] = ()
+
+
+class PackagedTables(Frozen):
+    """Tables that the package aiconfigurator-core holds.
+
+    `system` is one of its names (h100_sxm, l40s, ...), `version` the vLLM version that was measured,
+    None for the newest.
+    """
+
+    system: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+
+class DataSheet(Frozen):
+    """A card that nobody measured: tables of the nearest one that the package has, scaled.
+
+    The point's card gives memory_bandwidth_gbps and bfloat16_tflops.
+    """
+
+    nearest: Annotated[str, Field(min_length=1)]
+    version: Annotated[str, Field(min_length=1)] | None = None
+
+    @property
+    def packaged(self) -> PackagedTables:
+        return PackagedTables(system=self.nearest, version=self.version)
 
 
 class ProfileConfig(Frozen):
-    """Where step durations come from; exactly one of the three.
+    """Where step durations come from; exactly one of the five.
 
     bundle: the folder of one variant, .../<card>/<model>/<variant>.
     bundles: the folder above all cards; card, model and variant follow the point.
+    aiconfigurator: composed from the tables of that package. A point without a card has its system's.
+    datasheet: times of the nearest measured card, scaled by the ratio of both data sheets.
     linear: a law instead of tables.
     """
 
     bundle: Path | None = None
     bundles: Path | None = None
+    aiconfigurator: PackagedTables | None = None
+    datasheet: DataSheet | None = None
     linear: LinearLaw | None = None
+    all_reduce: PackagedTables | None = None
+    """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
     the same bundle, or no correction. A bundle without a fit is never corrected."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [n for n in ("bundle", "bundles", "linear") if getattr(self, n) is not None]
+        given = [name for name in PROFILE_SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
-            raise FieldError("", given or None, "exactly one of bundle, bundles, linear")
+            raise FieldError("", given or None, f"exactly one of {', '.join(PROFILE_SOURCES)}")
+        if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
+            expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
+            raise FieldError("all_reduce", self.all_reduce.system, expected)
         return self
 
 
@@ -181,7 +285,12 @@ class Point(Frozen):
     engine: EngineConfig = EngineConfig()
     workload: WorkloadConfig
     profile: ProfileConfig
+    links: Links | None = None
+    """Between the ranks of the engine; what is measured or given in the profile comes first."""
+    expert_routing: ExpertRouting = ExpertRouting()
     overhead: Overhead = Overhead()
+    cluster: ClusterConfig | None = None
+    """Several instances; the point's sections are what they have in common."""
     prefix_storage: Literal["none", "cpu", "cxl", "cpu+cxl"] = "none"
     """Which of `tiers` keep prefixes that the device evicts; of two, cpu is looked up first."""
     kv_connector: Literal["LMCacheConnectorV1", "OffloadingConnector"] = "LMCacheConnectorV1"
@@ -189,7 +298,8 @@ class Point(Frozen):
     stores beside steps while the request waits."""
     tiers: dict[Literal["cpu", "cxl"], TierConfig] = {}
     arrivals: Literal["workload", "recorded"] = "workload"
-    """When requests arrive: as the workload says, or as `recorded_run` queued them."""
+    """When requests arrive: as the workload says, or as `recorded_run` has it: when the client sent
+    them, where that was recorded, else when the engine queued them."""
     recorded_run: Path | None = None
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
@@ -204,6 +314,9 @@ class Point(Frozen):
     def _tier_is_there(self) -> Self:
         if self.prefix_storage == "none":
             return self
+        if self.engine.is_infinilm:
+            expected = "none, because engine.engine is infinilm"
+            raise FieldError("prefix_storage", self.prefix_storage, expected)
         wanted = self.prefix_storage.split("+")
         if any(name not in self.tiers for name in wanted):
             known = f"none or one of tiers: {', '.join(self.tiers) or 'none there'}"
@@ -238,6 +351,37 @@ class Point(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _shares_are_of_experts(self) -> Self:
+        shares, experts = self.expert_routing.shares, self.model.experts
+        if self.expert_routing.policy == "given":
+            if len(shares) != experts or sum(map(bool, shares)) < self.model.experts_per_token:
+                expected = f"{experts} shares, one an expert, as many above 0 as a token chooses"
+                raise FieldError("expert_routing.shares", list(shares), expected)
+        elif shares:
+            raise FieldError("expert_routing.shares", list(shares), "none without policy given")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_are_linked(self) -> Self:
+        stages = self.engine.pipeline_parallel_size
+        if stages > 1 and self.links is None:
+            expected = "the links between pipeline stages"
+            raise FieldError("links", None, expected)
+        if stages > self.model.num_hidden_layers:
+            expected = f"at most {self.model.num_hidden_layers}, the model's layers"
+            raise FieldError("engine.pipeline_parallel_size", stages, expected)
+        return self
+
+    @model_validator(mode="after")
+    def _card_is_described(self) -> Self:
+        if self.profile.datasheet is not None:
+            for field in ("memory_bandwidth_gbps", "bfloat16_tflops"):
+                if getattr(self.card, field) is None:
+                    expected = "a value from its data sheet, because of profile.datasheet"
+                    raise FieldError(f"card.{field}", None, expected)
+        return self
+
+    @model_validator(mode="after")
     def _recording_is_named(self) -> Self:
         asked = (
             "arrivals: recorded"
@@ -265,6 +409,7 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
     data = with_absolute_paths(data, base)
     data["model"] = _model_data(data.get("model"), source)
+    data = _with_card(data, source)
     # A known section left empty is one left out.
     given = {k: v for k, v in data.items() if v is not None or k not in Point.model_fields}
     point = parse_model(Point, given, source)
@@ -276,7 +421,8 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
 PATH_FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("hf_config",),
     "profile": ("bundle", "bundles"),
-    "workload": ("jsonl", "csv", "mooncake"),
+    "workload": ("jsonl", "csv", "mooncake", "manifest"),
+    "cluster": ("llmservingsim",),
 }
 
 
@@ -303,6 +449,23 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
     if isinstance(data.get("model"), str):
         data["model"] = absolute(data["model"])
     return data
+
+
+def _with_card(data: dict[str, Any], source: str | Path) -> dict[str, Any]:
+    """A point whose tables are a package's has the card they were measured on, unless it names one."""
+    profile = data.get("profile")
+    if data.get("card") is not None or not profile:
+        return data
+    try:
+        tables = parse_model(ProfileConfig, profile, source).aiconfigurator
+    except InputError as error:
+        field = "profile" if error.field == ProfileConfig.__name__ else f"profile.{error.field}"
+        raise InputError(source, field, error.value, error.expected) from None
+    if tables is None:
+        return data
+    from profiles.aiconfigurator.source import Place, load_card
+
+    return {**data, "card": load_card(tables.system, Place(source))}
 
 
 def _model_data(value: Any, source: str | Path) -> Any:

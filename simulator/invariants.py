@@ -25,6 +25,8 @@ def check_invariants(engine: Engine) -> None:
     for name, tier in (("near", engine.storage.near), ("far", engine.storage.far)):
         _check_tier(name, tier)
     _check_time(engine)
+    if engine.settings[0].engine == state.INFINILM:
+        _check_reservations(engine)
 
 
 def _demand(name: str, ours: object, theirs: object) -> None:
@@ -99,8 +101,11 @@ def _check_requests(engine: Engine) -> None:
     all_waiting = (state.WAITING, state.PREEMPTED, state.WAITING_FOR_REMOTE_KVS)
     _demand("waiting", sorted(waiting), sorted(r for s in all_waiting for r in by_status[s]))
     _demand("unfinished", len(running) + len(waiting), int(counters.num_unfinished))
-    _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
-    if len(running) > settings.max_num_seqs:
+    if engine.settings[0].routed:  # others may take who has not come
+        _demand("to come", int(counters.num_released), int(counters.num_to_come))
+    else:
+        _demand("to come", len(by_status[state.UNBORN]), int(counters.num_to_come))
+    if len(running) > settings.max_num_seqs and settings.engine == state.VLLM:
         raise InvariantError(f"{len(running)} running, max_num_seqs {settings.max_num_seqs}")
     ahead = requests.num_computed_tokens > requests.num_tokens + requests.num_output_placeholders
     _demand("requests computed beyond their tokens", np.flatnonzero(ahead).tolist(), [])
@@ -195,7 +200,26 @@ def _check_time(engine: Engine) -> None:
         if (np.diff(last) < 0).any():
             raise InvariantError(f"{name} goes back: {last.tolist()}")
     last = formed[-1:]
-    if (last.num_tokens > settings.max_num_batched_tokens).any():
+    over = last.num_tokens > settings.max_num_batched_tokens
+    if settings.engine == state.INFINILM:
+        over &= last.num_requests > 1  # one prompt may be larger, alone
+    if over.any():
         raise InvariantError(f"{last.num_tokens} tokens in a batch")
     if (last.start_ns < last.formed_ns).any() or (last.end_ns < last.start_ns).any():
         raise InvariantError(f"a step runs before it is formed: {last.tolist()}")
+
+
+def _check_reservations(engine: Engine) -> None:
+    """InfiniLM's counter is what a scan finds, and everybody who runs can be served to the end."""
+    counters, pool = engine.queues.counters[0], engine.kv.pool[0]
+    running = engine.queues.running[: counters.num_running]
+    requests, infos = engine.kv.requests[running], engine.kv.infos[running]
+    life = -(-infos.num_life_tokens // pool.block_size) - requests.num_blocks
+    _demand("reserved blocks", int(counters.num_reserved_decode_blocks), int(life.sum()))
+    _demand("requests that hold more than their life's blocks", int((life < 0).sum()), 0)
+    # The last token of a life needs no slot.
+    needed = -(-(infos.num_life_tokens - 1) // pool.block_size) - requests.num_blocks
+    if int(np.maximum(needed, 0).sum()) > pool.num_free_blocks:
+        raise InvariantError(
+            f"{needed.sum()} blocks to come for requests that run, {pool.num_free_blocks} are free"
+        )

@@ -38,7 +38,7 @@ def resolve_overhead(
     sizes = overhead.cudagraph_capture_sizes
     if sizes is None:
         sizes = default_capture_sizes(engine.max_num_seqs)
-    asynchronous = engine.async_scheduling
+    asynchronous = engine.runs_async
     if overhead.from_recorded_run:
         assert recorded is not None  # Point demands it
         if recorded.resolved is None:
@@ -50,7 +50,7 @@ def resolve_overhead(
             )
         mode = recorded.resolved.cudagraph_mode
         sizes = recorded.resolved.cudagraph_capture_sizes
-        asynchronous = recorded.resolved.async_scheduling
+        asynchronous = recorded.resolved.async_scheduling and not engine.is_infinilm
     full, piecewise, none = (
         round(ms * NS_PER_MS)
         for ms in (overhead.full_graph_ms, overhead.piecewise_ms, overhead.no_graph_ms)

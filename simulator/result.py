@@ -5,6 +5,7 @@ Equal inputs give byte-identical files: nothing here depends on time, host or or
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -63,6 +64,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(unfinished)
         unfinished.replace(path)
+    except OSError as error:
+        if error.filename is None:  # pyarrow's do not say
+            raise OSError(error.errno or errno.EIO, str(error), str(path)) from error
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
 

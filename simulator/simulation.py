@@ -16,23 +16,44 @@ from numpy.typing import NDArray
 
 from profiles.bundle import Bundle
 from profiles.errors import InputError, named
-from profiles.llmservingsim import load_bundle
 from profiles.recorded import RecordedRun, load_recorded_run
+from profiles.routing import Routing
+from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
+from simulator.cluster.config import RoutingConfig
 from simulator.config import Point
 from simulator.core.latency import Latency
+from simulator.network_tables import shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
-from simulator.progress import run_to_end
+from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
+from simulator.progress import SimulationError, run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
-from simulator.step_tables import ModeTimes, linear_law, step_tables
+from simulator.step_tables import (
+    ModeTimes,
+    Stages,
+    complete,
+    linear_law,
+    step_sources,
+    step_tables,
+)
 from simulator.storage import TierSettings
 from simulator.summary import summarize
+from simulator.time_sources import TimeSources, linear_sources
+from simulator.waves import wave_arrivals
 from simulator.workloads import Workload, WorkloadConfig, load_workload
 
-VARIANTS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8": "fp8"}
+
+@dataclass(frozen=True, eq=False)
+class PreparedCluster:
+    """Instances in order; those of a group are numbers of instances that step together."""
+
+    instances: tuple[Prepared, ...]
+    groups: tuple[tuple[int, ...], ...]
+    max_in_flight: tuple[int | None, ...]
+    routing: RoutingConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +65,43 @@ class Prepared:
     arrival_ns: NDArray[np.int64]
     hashes: BlockHashes
     latency: Latency
+    sources: TimeSources
     profile_id: str
     capacity: Capacity
     overhead: ResolvedOverhead
     max_model_len: int
     notes: tuple[str, ...]
+    cluster: PreparedCluster | None = None
+    """The instances, where there are several; the rest is then the first one's."""
 
     @property
     def settings(self) -> EngineSettings:
-        """The scheduler's settings with everything resolved."""
+        """The scheduler's settings with everything resolved.
+
+        What InfiniLM's scheduler does not know stays at its default, so that points that differ in it
+        alone are one run.
+        """
         engine, tiers = self.point.engine, resolve_tiers(self.point)
+        if engine.is_infinilm:
+            assert engine.admission is not None  # EngineConfig demands it
+            return EngineSettings(
+                num_gpu_blocks=self.capacity.num_gpu_blocks,
+                max_model_len=self.max_model_len,
+                block_size=engine.block_size,
+                null_block=False,
+                max_num_seqs=engine.max_num_seqs,
+                max_num_batched_tokens=engine.max_num_batched_tokens,
+                enable_prefix_caching=engine.enable_prefix_caching,
+                engine=engine.engine,
+                admission=engine.admission,
+                host_ns_per_step=self.overhead.host_ns_per_step,
+                host_ns_per_request=self.overhead.host_ns_per_request,
+            )
         return EngineSettings(
             num_gpu_blocks=self.capacity.num_gpu_blocks,
             max_model_len=self.max_model_len,
             block_size=engine.block_size,
-            null_block=engine.null_block,
+            null_block=engine.keeps_null_block,
             max_num_seqs=engine.max_num_seqs,
             max_num_batched_tokens=engine.max_num_batched_tokens,
             enable_prefix_caching=engine.enable_prefix_caching,
@@ -70,7 +113,7 @@ class Prepared:
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
             # Without a tier there is nothing to connect: every point is the same run then.
-            **({"kv_connector": self.point.kv_connector} if tiers else {}),
+            kv_connector=self.point.kv_connector if tiers else EngineSettings.kv_connector,
             tiers=tiers,
         )
 
@@ -86,51 +129,82 @@ def simulate(point: Point, *, steps: bool = False, source: str | Path = "point")
 
 def prepare(point: Point, source: str | Path = "point") -> Prepared:
     """Read, check and resolve everything a point names. Raises InputError."""
+    if point.cluster is not None:
+        from simulator.cluster.prepare import prepare_cluster
+
+        return prepare_cluster(point, source)
+    return prepare_instance(point, source)
+
+
+def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Prepared:
+    """One engine, or one of `replicas` that step together and share their experts."""
     point.engine.check_against(point.model, source)
-    capacity = resolve_capacity(point.model, point.card, point.engine, source)
+    expert_ranks = point.engine.tensor_parallel_size * replicas
+    capacity = resolve_capacity(point.model, point.card, point.engine, source, expert_ranks)
     with named(source, "recorded_run"):
-        recorded = _recorded_run(point.recorded_run) if point.recorded_run else None
+        folder = point.recorded_run
+        recorded = _recorded_run(folder, stamp_of(folder)) if folder else None
     overhead = resolve_overhead(point.overhead, point.engine, recorded)
     with named(source, "profile"):
-        latency, profile_id = _latency(point, overhead, source)
+        latency, sources, profile_id = _latency(point, overhead, source, replicas)
     with named(source, "workload"):
-        workload, hashes = _workload(point.workload, point.engine.block_size)
+        stamp = stamp_of(point.workload.path)
+        workload, hashes = _workload(point.workload, point.engine.block_size, stamp)
     arrival_ns = workload.arrival_ns
     if point.arrivals == "recorded":
         assert recorded is not None  # Point demands it
         with named(source, "recorded_run"):
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
-    notes = []
+    notes = modelled_note(point)
+    if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
+        overhead = replace(overhead, async_scheduling=False)
+        notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")
     tokens = capacity.num_gpu_blocks * point.engine.block_size
-    if tokens < max_model_len:
+    if tokens < max_model_len and not point.engine.is_infinilm:
         notes.append(
             f"vLLM would not start: the KV cache holds {tokens} tokens, max_model_len is "
             f"{max_model_len}"
         )
-    if max_model_len > point.model.max_position_embeddings:
+    if max_model_len > point.model.max_position_embeddings and not point.engine.is_infinilm:
         notes.append(
             f"vLLM would not start: max_model_len {max_model_len} is beyond the model's "
             f"max_position_embeddings {point.model.max_position_embeddings}"
         )
-    return Prepared(
+    without_effect = ", ".join(f"{n} {v}" for n, v in point.engine.without_effect.items())
+    if without_effect:
+        notes.append(f"without effect, because engine is infinilm: {without_effect}")
+    prepared = Prepared(
         point,
         workload,
         arrival_ns,
         hashes,
         latency,
+        sources,
         profile_id,
         capacity,
         overhead,
         max_model_len,
         tuple(notes),
     )
+    if workload.wave is None or point.arrivals == "recorded":
+        return prepared
+    try:
+        arrival_ns = wave_arrivals(workload, hashes, prepared.settings, latency)
+    except SimulationError as error:
+        expected = f"waves that are served; {error}"
+        raise InputError(source, "workload", workload.source, expected) from None
+    return replace(prepared, arrival_ns=arrival_ns)
 
 
 def run(
     prepared: Prepared, *, steps: bool = False, look: Callable[[], None] | None = None
 ) -> Result:
     """Simulate what was prepared. `look` is called now and then and may stop the run by raising."""
+    if prepared.cluster is not None:
+        from simulator.cluster.run import run_cluster
+
+        return run_cluster(prepared, prepared.cluster, steps=steps, look=look)
     checked = prepared.point.check_invariants
     # The invariants look at every request's counters, which stand still while it is in stride.
     settings = replace(prepared.settings, log_events=steps, stride=not checked)
@@ -149,23 +223,24 @@ def run(
 
 def resolve_tiers(point: Point) -> tuple[TierSettings, ...]:
     """The storage tiers a point uses, in the order they are looked up. A host keeps all ranks' bytes."""
-    engine, tp = point.engine, point.engine.tensor_parallel_size
-    kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
+    _, kv_dtype = element_types(point)
+    ranks = point.engine.tensor_parallel_size
     return tuple(
         TierSettings(
             capacity_bytes=int(tier.capacity_gib * 2**30),
             tokens_per_chunk=tier.chunk_tokens,
-            bytes_per_token=tp * point.model.kv_bytes_per_token(kv_dtype, tp),
+            bytes_per_token=ranks * point.model.kv_bytes_per_token(kv_dtype, ranks),
             bytes_per_ns=tier.bandwidth_gbps,
             latency_ns=round(tier.latency_us * 1000),
             name=name,
+            shared=tier.shared,
         )
         for name, tier in point.chosen_tiers.items()
     )
 
 
 def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.int64]:
-    """When the recorded run queued each request, from the workload's first arrival on.
+    """When each request of the recorded run began, from the workload's first arrival on.
 
     The recording must be of this workload: as many requests, of the same lengths, in this order.
     """
@@ -182,24 +257,24 @@ def recorded_arrivals(workload: Workload, recorded: RecordedRun) -> NDArray[np.i
             raise InputError(
                 f"{path}, line {r + 1}", name, int(theirs[r]), f"{int(ours[r])} as in the workload"
             )
-    arrival: NDArray[np.int64] = recorded.queued_ns() + int(workload.arrival_ns.min())
+    arrival: NDArray[np.int64] = recorded.begin_ns() + int(workload.arrival_ns.min())
     return arrival
 
 
-def bundle_folder(point: Point) -> Path:
-    """The folder of the point's measured tables."""
-    profile, engine = point.profile, point.engine
-    if profile.bundle is not None:
-        return profile.bundle
-    assert profile.bundles is not None
-    dtype = point.model.torch_dtype if engine.dtype == "auto" else engine.dtype
-    variant = VARIANTS[dtype]
-    if engine.kv_cache_dtype not in ("auto", dtype):
-        variant += f"-kv{VARIANTS[engine.kv_cache_dtype]}"
-    return profile.bundles / point.card.name / point.model.name / variant
+def point_bundle(point: Point, source: str | Path = "point") -> Bundle | None:
+    """The tables that a point's steps are looked up in; None where a law takes their place.
+
+    Raises InputError.
+    """
+    if point.profile.linear is not None:
+        return None
+    with named(source, "profile"):
+        return complete(load_tables(point, source), routing_of(point, source))
 
 
-def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tuple[Latency, str]:
+def _latency(
+    point: Point, overhead: ResolvedOverhead, source: str | Path, replicas: int
+) -> tuple[Latency, TimeSources, str]:
     law = point.profile.linear
     if law is not None:
         latency = linear_law(
@@ -209,49 +284,62 @@ def _latency(point: Point, overhead: ResolvedOverhead, source: str | Path) -> tu
             law.per_request_ns,
             capture_sizes=overhead.capture_sizes,
             mode_ns=overhead.mode_ns,
+            stages=stages_of(point, source),
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
-        return latency, "linear " + " ".join(map(str, values))
-    bundle = _bundle(bundle_folder(point), point.engine.tensor_parallel_size)
-    if bundle.architecture.name != point.model.model_type:
+        return latency, linear_sources(), "linear " + " ".join(map(str, values))
+    bundle = load_tables(point, source)
+    if bundle.architecture.is_whole_step:
+        if bundle.model != point.model.name:
+            expected = f"steps measured with {point.model.name}"
+            raise InputError(source, "profile", f"steps of {bundle.model}", expected)
+    elif bundle.architecture.name != point.model.model_type:
         raise InputError(
             source,
             "profile",
             f"{bundle.model}, measured as {bundle.architecture.name}",
             f"tables of a {point.model.model_type} model",
         )
-    latency = _step_tables(
+    longest_batch = point.engine.max_num_batched_tokens
+    if point.engine.is_infinilm:  # a longer prompt runs alone
+        longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
+    routing = routing_of(point, source, replicas)
+    expert_ns: tuple[int, ...] = ()
+    if routing is not None and replicas > 1:
+        expert_ns = shared_experts(bundle, point, routing, replicas, source)
+    latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
-        point.engine.max_num_batched_tokens,
+        longest_batch,
         point.engine.max_num_seqs,
         overhead.capture_sizes,
         point.overhead.pad_to_capture_size,
         overhead.mode_ns,
         point.profile.unfitted_skew,
+        routing,
+        stages_of(point, source),
+        expert_ns,
     )
-    return latency, bundle.content_id
+    return latency, sources, bundle.content_id
 
 
-# Preparing costs more than simulating, and the points of a sweep share most of it.
+# Preparing costs more than simulating, and the points of a sweep share most of it. A stamp is there so
+# that a file that was edited is read again.
 @lru_cache(maxsize=16)
-def _workload(config: WorkloadConfig, block_size: int) -> tuple[Workload, BlockHashes]:
-    workload = _loaded_workload(config)
+def _workload(
+    config: WorkloadConfig, block_size: int, stamp: Stamp
+) -> tuple[Workload, BlockHashes]:
+    workload = _loaded_workload(config, stamp)
     return workload, block_hashes(workload, block_size)
 
 
 @lru_cache(maxsize=8)
-def _loaded_workload(config: WorkloadConfig) -> Workload:
+def _loaded_workload(config: WorkloadConfig, _: Stamp) -> Workload:
     return load_workload(config, Path())
 
 
 @lru_cache(maxsize=16)
-def _bundle(folder: Path, tp: int) -> Bundle:
-    return load_bundle(folder, tp)
-
-
-@lru_cache(maxsize=16)
-def _recorded_run(folder: Path) -> RecordedRun:
+def _recorded_run(folder: Path, _: Stamp) -> RecordedRun:
     return load_recorded_run(folder)
 
 
@@ -265,8 +353,11 @@ def _step_tables(
     pad: bool,
     mode_ns: ModeTimes,
     unfitted: UnfittedAlpha,
-) -> Latency:
-    return step_tables(
+    routing: Routing | None,
+    stages: Stages,
+    expert_ns: tuple[int, ...],
+) -> tuple[Latency, TimeSources]:
+    latency = step_tables(
         bundle,
         num_layers=num_layers,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -275,4 +366,17 @@ def _step_tables(
         pad_to_capture_size=pad,
         mode_ns=mode_ns,
         unfitted_alpha=unfitted,
+        routing=routing,
+        stages=stages,
+        expert_ns=expert_ns,
     )
+    sources = step_sources(
+        bundle,
+        num_layers=num_layers,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        capture_sizes=capture_sizes,
+        pad_to_capture_size=pad,
+        routing=routing,
+    )
+    return latency, sources

@@ -5,18 +5,22 @@ A step's device time is
     + per-sequence layers of the sequences
     + attention x transformer blocks
     + what the execution mode adds.
-Collectives of TP > 1 are not part of it.
+Under tensor parallelism this is one rank's, with its all-reduces among the dense layers. The expert
+block of a model with experts is a dense layer too, at the experts that so many tokens wake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from profiles.bundle import Bundle, Floats, Ints, LayerTable
 from profiles.errors import InputError
+from profiles.provenance import NAMES
+from profiles.routing import Routing, experts_by_tokens
 from simulator.attention_tables import (
     NO_END,
     UnfittedAlpha,
@@ -26,6 +30,7 @@ from simulator.attention_tables import (
 )
 from simulator.core import latency as core
 from simulator.core.latency import Latency
+from simulator.time_sources import TimeSources
 
 
 class ModeTimes(NamedTuple):
@@ -40,6 +45,16 @@ class ModeTimes(NamedTuple):
     eager: int = 0
 
 
+class Stages(NamedTuple):
+    """Pipeline stages: transformer blocks of each, and ns from one to the next by scheduled tokens."""
+
+    layers: tuple[int, ...] = ()
+    send_ns: tuple[int, ...] = ()
+
+
+ONE_STAGE = Stages()
+
+
 def step_tables(
     bundle: Bundle,
     *,
@@ -50,27 +65,31 @@ def step_tables(
     pad_to_capture_size: bool = True,
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
     unfitted_alpha: UnfittedAlpha = "pooled",
+    routing: Routing | None = None,
+    stages: Stages = ONE_STAGE,
+    expert_ns: tuple[int, ...] = (),
 ) -> Latency:
-    """The lookup arrays of a dense model.
+    """The lookup arrays of one rank; of one rank of every stage under pipeline parallelism.
+
+    `expert_ns`: by tokens of all data-parallel replicas, a block's experts that they share, with what
+    they exchange; the bundle's own expert block is left out then.
 
     `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
     and the per-sequence layers never do. `unfitted_alpha` is the skew share of a bucket that has no
-    fit: none, or the bundle's own pooled share.
+    fit: none, or the bundle's own pooled share. `routing` is needed where the bundle measured experts
+    over how many are awake; raises InputError where it is missing.
     """
-    if bundle.architecture.is_moe:
-        expected = "a dense architecture: expert layers have no step time yet"
-        raise InputError(bundle.source, "architecture", bundle.architecture.name, expected)
+    bundle = without_experts(bundle) if expert_ns else complete(bundle, routing)
     sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
-    scheduled = np.arange(max_num_batched_tokens + 1)
-    padded = pad(scheduled, sizes) if pad_to_capture_size else scheduled
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
     attention, num_decode_samples = attention_arrays(
         bundle.attention, max_num_batched_tokens, max_num_seqs
     )
     skew = skew_arrays(bundle.skew, max_num_batched_tokens, max_num_seqs, unfitted_alpha)
     params = one_record(
         law=core.TABLE_LAW,
-        num_layers=num_layers,
+        num_layers=attention_times(bundle, num_layers),
         num_decode_samples=num_decode_samples,
         num_skew_decode_buckets=len(bundle.skew.n_decode_edges) if bundle.skew else 0,
         **mode_fields(sizes, mode_ns),
@@ -78,13 +97,37 @@ def step_tables(
     return frozen(
         Latency(
             params=params,
-            tokens_ns=dense_ns(bundle, num_layers, padded),
-            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+            tokens_ns=dense_ns(bundle, num_layers, padded).sum(axis=1),
+            **stage_arrays(bundle, stages, num_layers, padded),
+            sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs).sum(axis=1),
             padded_tokens=padded.astype(np.int32),
             **attention,
             **skew,
             ends=outside_ends(bundle),
+            expert_ns=np.array(expert_ns or (0,), np.int64),
         )
+    )
+
+
+def step_sources(
+    bundle: Bundle,
+    *,
+    num_layers: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    capture_sizes: Sequence[int] = (),
+    pad_to_capture_size: bool = True,
+    routing: Routing | None = None,
+    expert_ns: tuple[int, ...] = (),
+) -> TimeSources:
+    """Where the times of `step_tables` with the same arguments come from."""
+    bundle = without_experts(bundle) if expert_ns else complete(bundle, routing)
+    sizes = graph_sizes(capture_sizes, max_num_batched_tokens)
+    padded = padded_tokens(sizes, max_num_batched_tokens, pad_to_capture_size)
+    return TimeSources(
+        tokens_ns=dense_ns(bundle, num_layers, padded),
+        sequences_ns=sequences_ns(bundle, num_layers, max_num_seqs),
+        attention=bundle.attention.source,
     )
 
 
@@ -96,10 +139,12 @@ def linear_law(
     *,
     capture_sizes: Sequence[int] = (),
     mode_ns: ModeTimes = ModeTimes(),  # noqa: B008 (immutable)
+    stages: Stages = ONE_STAGE,
 ) -> Latency:
     """A step of base + per_token x tokens + per_kv_token x kv + per_request x requests.
 
-    kv is what the batch's requests hold after the step. Nothing is ever outside.
+    kv is what the batch's requests hold after the step. Nothing is ever outside. Pipeline stages
+    have shares of it by their layers.
     """
     sizes = graph_sizes(capture_sizes, None)
     params = one_record(
@@ -108,6 +153,7 @@ def linear_law(
         per_token_ns=per_token_ns,
         per_kv_token_ns=per_kv_token_ns,
         per_request_ns=per_request_ns,
+        num_layers=sum(stages.layers) or 1,
         **mode_fields(sizes, mode_ns),
     )
     i4, i8, f8 = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.float64)
@@ -140,6 +186,10 @@ def linear_law(
             kv_max_edges=i8,
             kv_prefill_edges=i8,
             ends=ends,
+            stage_layers=np.array(stages.layers or (1,), np.int64),
+            stage_tokens_ns=np.zeros((1, 1), np.int64),
+            send_ns=np.array(stages.send_ns or (0,), np.int64),
+            expert_ns=np.zeros(1, np.int64),
         )
     )
 
@@ -168,12 +218,57 @@ def pad(tokens: Ints, sizes: Ints) -> Ints:
     return np.where(index < len(sizes), sizes[np.minimum(index, len(sizes) - 1)], tokens)
 
 
+def padded_tokens(sizes: Ints, max_num_batched_tokens: int, pad_to_capture_size: bool) -> Ints:
+    """By scheduled tokens: what the dense layers run."""
+    scheduled = np.arange(max_num_batched_tokens + 1)
+    return pad(scheduled, sizes) if pad_to_capture_size else scheduled
+
+
 def mode_fields(sizes: Ints, mode_ns: ModeTimes) -> dict[str, int]:
     return {
         "max_capture_size": int(sizes[-1]) if len(sizes) else 0,
         "full_graph_ns": mode_ns.full_graph,
         "piecewise_ns": mode_ns.piecewise,
         "eager_ns": mode_ns.eager,
+    }
+
+
+def complete(bundle: Bundle, routing: Routing | None) -> Bundle:
+    """The bundle with every layer that a step runs by tokens or sequences. Raises InputError."""
+    if bundle.moe is None:
+        return bundle
+    if routing is None:
+        expected = "how many experts there are and how many a token chooses"
+        raise InputError(bundle.source, "routing", routing, expected)
+    (layer,) = bundle.architecture.layers("moe")
+    return replace(
+        bundle,
+        architecture=bundle.architecture.with_experts_by_tokens(),
+        dense={**bundle.dense, layer: experts_by_tokens(bundle.moe, routing)},
+        moe=None,
+    )
+
+
+def without_experts(bundle: Bundle) -> Bundle:
+    return replace(bundle, architecture=bundle.architecture.without_experts(), moe=None)
+
+
+def stage_arrays(bundle: Bundle, stages: Stages, num_layers: int, tokens: Ints) -> dict[str, Any]:
+    """What a stage's dense layers take: its blocks, and what comes before or after all."""
+    if len(stages.layers) <= 1:
+        one = {"stage_tokens_ns": np.zeros((1, 1), np.int64), "send_ns": np.zeros(1, np.int64)}
+        return {"stage_layers": np.array([num_layers]), **one}
+    architecture = bundle.architecture
+    once = [architecture.prologue, *((),) * (len(stages.layers) - 2), architecture.head]
+    block = architecture.block("dense")
+    rows = [
+        layers_ns(bundle.dense, here, block, layers, tokens).sum(axis=1)
+        for here, layers in zip(once, stages.layers, strict=True)
+    ]
+    return {
+        "stage_layers": np.array(stages.layers, np.int64),
+        "stage_tokens_ns": np.stack(rows),
+        "send_ns": np.array(stages.send_ns, np.int64),
     }
 
 
@@ -188,6 +283,12 @@ def sequences_ns(bundle: Bundle, num_layers: int, max_num_seqs: int) -> Ints:
     return layers_ns(bundle.per_sequence, once, block, num_layers, np.arange(max_num_seqs + 1))
 
 
+def attention_times(bundle: Bundle, num_layers: int) -> int:
+    """How often a step runs what the attention grid measured."""
+    once, block = bundle.architecture.once("attention"), bundle.architecture.block("attention")
+    return len(once) + num_layers * len(block)
+
+
 def layers_ns(
     tables: dict[str, LayerTable],
     once: Sequence[str],
@@ -195,11 +296,13 @@ def layers_ns(
     num_layers: int,
     queries: Ints,
 ) -> Ints:
-    """The sum of the layers at every query; a layer that a step runs k times counts k times.
+    """[query, source]: the sum of the layers; a layer that a step runs k times counts k times.
 
-    Each is clamped below, extrapolated above, cut to whole ns and at least 1 before it is summed.
+    Each layer is clamped below, extrapolated above, cut to whole ns and at least 1 before it is
+    summed. Its source is that of the sample below.
     """
-    total = np.zeros(len(queries), np.int64)
+    total = np.zeros((len(queries), len(NAMES)), np.int64)
+    every = np.arange(len(queries))
     brackets: dict[bytes, tuple[Ints, Floats]] = {}
     for layer, table in tables.items():
         times = once.count(layer) + num_layers * block.count(layer)
@@ -211,7 +314,7 @@ def layers_ns(
         lo, t = brackets[samples]
         slope = np.append(np.diff(table.ns), 0)
         ns = table.ns[lo] + t * slope[lo]
-        total += times * np.maximum(1, ns.astype(np.int64))
+        total[every, table.source[lo]] += times * np.maximum(1, ns.astype(np.int64))
     return total
 
 
@@ -239,6 +342,8 @@ def whole_range(values: Ints) -> tuple[int, int]:
 
 
 def common_range(tables: dict[str, LayerTable]) -> tuple[int, int]:
+    if not tables:
+        return 0, NO_END
     first = max(int(table.keys[0]) for table in tables.values())
     last = min(int(table.keys[-1]) for table in tables.values())
     return first, last

@@ -36,6 +36,7 @@ class TierSettings:
     bytes_per_ns: float
     latency_ns: int
     name: str = "tier"
+    shared: bool = False
 
 
 def build_tier(tier: TierSettings | None, block_size: int, hashes: BlockHashes) -> state.Tier:
@@ -66,9 +67,9 @@ def build_storage(
     settings: EngineSettings,
     hashes: BlockHashes,
     num_requests: int,
-    shared: Sequence[state.Tier] | None = None,
+    shared: Sequence[state.Tier | None] = (),
 ) -> state.Storage:
-    """An engine's connection to its tiers; `shared` are tiers that other engines use too."""
+    """An engine's connection to its tiers; those in `shared` others use too, None is one of its own."""
     chosen = settings.tiers if settings.uses_tiers else ()
     connection = one(state.CONNECTION)
     lmcache = offloads = False
@@ -79,8 +80,11 @@ def build_storage(
         connection.bytes_per_token = first.bytes_per_token
         offloads = settings.offloads
         lmcache = not offloads
-    own = [build_tier(tier, settings.block_size, hashes) for tier in chosen]
-    tiers = list(shared) if shared is not None and chosen else own
+    given = [*shared, None, None]
+    tiers = [
+        between or build_tier(tier, settings.block_size, hashes)
+        for tier, between in zip(chosen, given, strict=False)
+    ]
     absent = build_tier(None, settings.block_size, hashes)
     near, far = [*tiers, absent, absent][:2]
     n = num_requests if offloads else 0

@@ -12,6 +12,8 @@ from simulator.core import state
 from simulator.core.latency import OUTSIDE_NAMES
 from simulator.core.state import Engine
 from simulator.metrics import latency_metrics
+from simulator.time_sources import time_by_source
+from simulator.workloads import Workload
 
 if TYPE_CHECKING:
     from simulator.simulation import Prepared
@@ -49,11 +51,7 @@ def summarize(
         "servesweep": servesweep_version(),
         "model": point.model.name,
         "card": point.card.model_dump(mode="json"),
-        "engine": {
-            **point.engine.model_dump(mode="json"),
-            "max_model_len": prepared.max_model_len,
-            "async_scheduling": prepared.overhead.async_scheduling,
-        },
+        "engine": engine_as_run(prepared),
         "overhead": point.overhead.model_dump(mode="json"),
         "arrivals": point.arrivals,
         "workload": {
@@ -61,6 +59,7 @@ def summarize(
             "requests": len(prepared.workload),
             "prompt_tokens": int(prepared.workload.num_prompt_tokens.sum()),
             "output_tokens": int(prepared.workload.num_output_tokens.sum()),
+            **_manifest(prepared.workload),
         },
         "profile": {"content_id": prepared.profile_id},
         "requests": _request_counts(prepared, engine, refused),
@@ -70,9 +69,11 @@ def summarize(
         "latency": latency_metrics(
             requests, np.ascontiguousarray(intervals.ns), np.ascontiguousarray(intervals["count"])
         ),
+        **_waves(prepared.workload, requests),
         "kv": _kv(prepared, engine),
         "prefix_cache": _prefix_cache(engine),
         "prefix_storage": _storage(prepared, engine),
+        "time_by_source": time_by_source(engine, prepared.sources),
         "outside_measured_grid": outside_report(engine),
         "notes": [*prepared.notes, *_notes(engine)],
     }
@@ -86,6 +87,41 @@ def _notes(engine: Engine) -> list[str]:
         f"vLLM would hang: {given_back} times only loaded requests held blocks and the first of them "
         "did not fit; each time the last one gave its blocks back"
     ]
+
+
+def engine_as_run(prepared: Prepared) -> dict[str, Any]:
+    """The engine's settings, with those that something else decided as they were decided."""
+    return {
+        **prepared.point.engine.model_dump(mode="json"),
+        "max_model_len": prepared.max_model_len,
+        "async_scheduling": prepared.overhead.async_scheduling,
+        "null_block": prepared.settings.null_block,
+    }
+
+
+def _manifest(workload: Workload) -> dict[str, Any]:
+    """Which manifest the requests come from, if one."""
+    return {} if workload.manifest_id is None else {"manifest": workload.manifest_id}
+
+
+def _waves(workload: Workload, requests: pa.Table) -> dict[str, Any]:
+    """Of a workload in waves: when each arrived, and its TTFT."""
+    if workload.wave is None:
+        return {}
+    waves = []
+    for wave in range(int(workload.wave.max()) + 1):
+        part = requests.filter(pa.array(workload.wave == wave))
+        arrived = [ns for ns in part["arrival_ns"].to_pylist() if ns is not None]
+        metrics = latency_metrics(part, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        waves.append(
+            {
+                "wave": wave + 1,
+                "requests": part.num_rows,
+                "arrival_ms": min(arrived) / 1e6 if arrived else None,
+                "ttft_ms": metrics.get("ttft_ms"),
+            }
+        )
+    return {"waves": waves}
 
 
 def _request_counts(prepared: Prepared, engine: Engine, refused: dict[int, str]) -> dict[str, Any]:
@@ -141,11 +177,26 @@ def _kv(prepared: Prepared, engine: Engine) -> dict[str, Any]:
         "reused_blocks": int(pool.reused_blocks),
         "evicted_blocks": int(pool.evicted_blocks),
         "failed_allocations": int(pool.failed_allocations),
+        **_reservations(engine),
         # No block was used twice and nobody ever waited for one: every pool that can hand out at
-        # least distinct_blocks_used blocks gives this result.
+        # least enough_blocks gives this result.
+        "enough_blocks": max(
+            int(engine.kv.blocks.used.sum()), int(engine.queues.counters[0].peak_required_blocks)
+        ),
         "capacity_inert": bool(
             pool.reused_blocks == 0 and pool.failed_allocations == 0 and not _pool_refused(engine)
         ),
+    }
+
+
+def _reservations(engine: Engine) -> dict[str, int]:
+    """InfiniLM's: blocks that requests reserved and did not hold yet, at the end and at most."""
+    if engine.settings[0].engine != state.INFINILM:
+        return {}
+    counters = engine.queues.counters[0]
+    return {
+        "num_reserved_decode_blocks": int(counters.num_reserved_decode_blocks),
+        "peak_reserved_decode_blocks": int(counters.peak_reserved_decode_blocks),
     }
 
 

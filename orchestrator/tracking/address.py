@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from profiles.errors import InputError
 
 DATABASE = "mlflow.db"
 SQLITE = "sqlite:///"
+SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "uc")
 PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
 NOT_IN_SQLITE_PATHS = re.compile(r"[?\x00-\x1f]")
 
@@ -42,10 +44,19 @@ def tracking_address(given: str | None, folder: Path) -> str:
     if "://" not in address and not address.startswith("databricks"):
         expected = "sqlite:///path/to/mlflow.db or the address of a tracking server"
         raise InputError(source, "uri", address, f"{expected}; MLflow gave up its file store")
+    scheme = address.partition("://")[0].partition("+")[0].partition(":")[0]
+    if scheme not in SCHEMES and not address.startswith("file:") and scheme not in _plugins():
+        expected = f"an address that MLflow knows: {', '.join(SCHEMES)}"
+        raise InputError(source, "uri", address, expected)
     if address.startswith("file:"):
         expected = "sqlite:///path/to/mlflow.db; MLflow gave up its file store"
         raise InputError(source, "uri", address, expected)
     return address
+
+
+def _plugins() -> set[str]:
+    """Kinds of addresses that installed plugins of MLflow take."""
+    return {entry.name for entry in entry_points(group="mlflow.tracking_store")}
 
 
 def database_path(address: str) -> Path | None:

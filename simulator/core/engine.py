@@ -13,6 +13,7 @@ counted it).
 
 from __future__ import annotations
 
+from simulator.core import infinilm
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, compiled_apart, entry
 from simulator.core.latency import step_ns
@@ -20,6 +21,7 @@ from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
 from simulator.core.offloading import give_back_blocks
 from simulator.core.output import update_from_output
+from simulator.core.pipeline import run_through
 from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
@@ -30,7 +32,9 @@ from simulator.core.state import (
     NO_CONNECTOR,
     OFFLOADING,
     REACHED_UNTIL,
+    SOME_FINISHED,
     STUCK,
+    VLLM,
     Engine,
     Record,
 )
@@ -41,7 +45,8 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
 
     Returns DONE, REACHED_UNTIL (also after max_steps), LOG_FULL (make room and call again), STUCK
-    (requests wait and nothing can ever help them) or LIVELOCK (steps without end and no token).
+    (requests wait and nothing can ever help them), LIVELOCK (steps without end and no token) or, with
+    `report_finished`, SOME_FINISHED.
     Calling again continues exactly where the last call stopped.
     """
     return ADVANCE[int(engine.settings.kv_connector[0])](engine, until_ns, max_steps)
@@ -91,6 +96,8 @@ def run(engine: Engine, until_ns: int, max_steps: int, connector: int) -> int:
             counters.must_wait = 0
             if counters.steps_without_token > settings.max_steps_without_token:
                 return LIVELOCK
+            if counters.num_reported > 0:
+                return SOME_FINISHED
 
 
 # One version for each kind of connector: `connector` is a constant in it, so that an engine has only
@@ -159,9 +166,10 @@ def nothing_in_flight(engine: Engine) -> bool:
 
 @compiled
 def newest(engine: Engine) -> Record:
+    """The batch formed last; there is one."""
     counters = engine.queues.counters[0]
-    position = counters.oldest_batch + counters.num_batches - 1
-    return engine.batches.info[position % engine.settings[0].batch_queue_size]
+    slot = (counters.oldest_batch + counters.num_batches - 1) % engine.settings[0].batch_queue_size
+    return engine.batches.info[slot]
 
 
 @compiled
@@ -182,7 +190,10 @@ def form_batch(engine: Engine, connector: int) -> int:
     preempted_queries = pool.preempted_queries
     preempted_hits = pool.preempted_hits
 
-    schedule(engine, slot, connector)
+    if settings.engine == VLLM:
+        schedule(engine, slot, connector)
+    else:
+        infinilm.schedule(engine, slot)
     counters.finished_to_report = 0
     counters.num_batches += 1
     batch.step = counters.num_steps
@@ -193,26 +204,13 @@ def form_batch(engine: Engine, connector: int) -> int:
     start_ns = max(launch_ns, counters.device_free_ns)
     if connector == LMCACHE:
         batch.load_ns = wait_for_loads(engine.storage, start_ns)
+    batch.start_ns = start_ns + batch.load_ns
     if batch.num_tokens == 0:
         batch.end_ns = start_ns + settings.empty_step_ns
+    elif settings.lockstep:
+        batch.end_ns = batch.start_ns  # the group says when
     else:
-        batch.end_ns = (
-            start_ns
-            + batch.load_ns
-            + step_ns(
-                engine.latency,
-                engine.outside,
-                batch.num_tokens,
-                batch.num_requests,
-                batch.prefill_chunk,
-                batch.kv_prefill,
-                batch.num_decodes,
-                batch.kv_decode_sum,
-                batch.kv_decode_max,
-                batch.kv_decode_min,
-            )
-        )
-        counters.device_free_ns = batch.end_ns
+        set_end(engine, batch, batch.num_tokens, batch.num_tokens)
 
     log_schedule(engine, slot, start_ns)
     step = engine.log.steps[counters.num_steps]
@@ -222,6 +220,35 @@ def form_batch(engine: Engine, connector: int) -> int:
     step.preempted_hits = pool.preempted_hits - preempted_hits
     counters.num_steps += 1
     return batch.num_tokens
+
+
+@compiled
+def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> None:
+    """When the device ends a batch and may start the next.
+
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    """
+    counters = engine.queues.counters[0]
+    if len(engine.stage_free_ns) > 1:
+        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens)
+        counters.device_free_ns = engine.stage_free_ns[0]
+        return
+    latency = engine.latency
+    batch.end_ns = batch.start_ns + step_ns(
+        latency,
+        engine.outside,
+        num_tokens,
+        batch.num_requests,
+        batch.prefill_chunk,
+        batch.kv_prefill,
+        batch.num_decodes,
+        batch.kv_decode_sum,
+        batch.kv_decode_max,
+        batch.kv_decode_min,
+    )
+    if len(latency.expert_ns) > 1:
+        batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
+    counters.device_free_ns = batch.end_ns
 
 
 @compiled

@@ -23,8 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import platformdirs
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 JIT = os.environ.get("SERVESWEEP_JIT", "1") != "0"
@@ -44,6 +42,9 @@ def core_stamp() -> str:
 
 def cache_root() -> Path:
     """Where compiled code is kept (SERVESWEEP_CACHE_DIR, else the user's cache directory)."""
+    # Imported here: uncompiled, the core needs numpy and nothing else.
+    import platformdirs
+
     configured = os.environ.get("SERVESWEEP_CACHE_DIR")
     return Path(configured or platformdirs.user_cache_dir("servesweep")) / "compiled"
 

@@ -31,7 +31,20 @@ def find_longest_cache_hit(kv: KVCache, request: Record) -> int:
     pool = kv.pool[0]
     if not pool.enable_caching:
         return 0
-    max_hit_blocks = (request.num_tokens - 1) // pool.block_size
+    num_hit_blocks = write_cached_blocks(kv, request)
+    if request.num_preemptions > 0:
+        pool.preempted_queries += request.num_tokens
+        pool.preempted_hits += num_hit_blocks * pool.block_size
+    else:
+        pool.queries += request.num_tokens
+        pool.hits += num_hit_blocks * pool.block_size
+    return num_hit_blocks
+
+
+@compiled
+def write_cached_blocks(kv: KVCache, request: Record) -> int:
+    """The same without counting it as a lookup."""
+    max_hit_blocks = (request.num_tokens - 1) // kv.pool[0].block_size
     num_hit_blocks = 0
     while num_hit_blocks < max_hit_blocks:
         b = get_cached_block(kv, kv.block_hashes[request.block_hashes_start + num_hit_blocks])
@@ -39,12 +52,6 @@ def find_longest_cache_hit(kv: KVCache, request: Record) -> int:
             break
         kv.block_table[request.block_table_start + num_hit_blocks] = b
         num_hit_blocks += 1
-    if request.num_preemptions > 0:
-        pool.preempted_queries += request.num_tokens
-        pool.preempted_hits += num_hit_blocks * pool.block_size
-    else:
-        pool.queries += request.num_tokens
-        pool.hits += num_hit_blocks * pool.block_size
     return num_hit_blocks
 
 

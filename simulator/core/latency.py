@@ -103,6 +103,12 @@ class Latency(NamedTuple):
     kv_max_edges: npt.NDArray[np.int64]
     kv_prefill_edges: npt.NDArray[np.int64]
     ends: np.recarray[Any, Any]  # ENDS_DTYPE, in the order of OUTSIDE_NAMES
+    # Pipeline stages (pipeline.py); one stage, and tables that nobody reads, without them.
+    stage_layers: npt.NDArray[np.int64]  # by stage: transformer blocks
+    stage_tokens_ns: npt.NDArray[np.int64]  # stage x scheduled tokens: its part of tokens_ns
+    send_ns: npt.NDArray[np.int64]  # by scheduled tokens: hidden states to the next stage
+    # Experts that data-parallel replicas share (lockstep.py); one entry that nobody reads without.
+    expert_ns: npt.NDArray[np.int64]  # by tokens of all replicas: a block's experts and exchanges
 
 
 class Shape(NamedTuple):

@@ -78,6 +78,7 @@ def log_schedule(engine: Engine, slot: int, start_ns: int) -> None:
     step.num_preempted = batch.num_preempted
     step.running_after_schedule = counters.num_running
     step.waiting_after_schedule = num_waiting(engine.queues)
+    step.num_reserved_decode_blocks = counters.num_reserved_decode_blocks
     step.free_after_schedule = engine.kv.pool[0].num_free_blocks
     step.loading_after_schedule = counters.num_loading
     if engine.settings[0].log_events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
+from simulator.core.admission import release_reservation
 from simulator.core.arrivals import release_next_call
 from simulator.core.jit import compiled
 from simulator.core.lmcache import loads_are_done, write_through
@@ -11,6 +12,7 @@ from simulator.core.offloading import hold_blocks, update_from_transfers
 from simulator.core.request_queue import remove_preempted_request
 from simulator.core.state import (
     FINISHED,
+    INFINILM,
     LMCACHE,
     NEVER,
     NONE,
@@ -33,6 +35,7 @@ def update_from_output(engine: Engine, slot: int, connector: int) -> tuple[int, 
     counters = engine.queues.counters[0]
     batch = batches.info[slot]
     asynchronous = engine.settings[0].async_scheduling
+    infinilm = engine.settings[0].engine == INFINILM
     now_ns = counters.now_ns
     num_sampled = batch.num_strided
     num_finished = 0
@@ -67,6 +70,8 @@ def update_from_output(engine: Engine, slot: int, connector: int) -> tuple[int, 
             request.num_output_placeholders = placeholders
             if request.status == RUNNING and request.stride_from == NONE:
                 kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens - placeholders)
+        elif infinilm:  # indexes blocks when they have been computed, not when they are given
+            kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens)
         if num_tokens >= request.end_num_tokens:
             finish(engine, entry.request, connector)
             num_finished += 1
@@ -87,11 +92,16 @@ def finish(engine: Engine, r: int, connector: int) -> None:
     if request.status == PREEMPTED:
         remove_preempted_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     request.status = FINISHED
+    if engine.settings[0].engine == INFINILM:
+        release_reservation(engine, r)
     if connector != OFFLOADING or not hold_blocks(engine, r):
         kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1
     release_next_call(engine.kv, engine.queues, r)
+    if engine.settings[0].report_finished:
+        engine.queues.finished[counters.num_reported] = r
+        counters.num_reported += 1
     log_finished(engine, r)
 
 

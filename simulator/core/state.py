@@ -25,6 +25,12 @@ FOREVER = np.iinfo(np.int64).max
 # Request.status
 UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED, WAITING_FOR_REMOTE_KVS = range(7)
 
+# Settings.engine: whose scheduler forms the batches
+VLLM, INFINILM = range(2)
+
+# Settings.admission, InfiniLM's: what a running request reserves
+LEGACY, EXACT_SCAN, INCREMENTAL = range(3)
+
 # Settings.policy
 FCFS, PRIORITY = range(2)
 
@@ -32,7 +38,7 @@ FCFS, PRIORITY = range(2)
 NO_CONNECTOR, LMCACHE, OFFLOADING = range(3)
 
 # What `advance` returns
-DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK = range(5)
+DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK, SOME_FINISHED = range(6)
 
 # Event.kind
 SCHEDULED_NEW, SCHEDULED_RESUMED, SCHEDULED_RUNNING, EVENT_PREEMPTED, EVENT_FINISHED = range(5)
@@ -76,6 +82,7 @@ REQUEST_INFO = _record(
         "next_in_session": "i4",
         "num_external_tokens": "i4",  # of num_cached_tokens, those the storage tiers gave
         "num_far_tokens": "i4",  # of these, those of the far tier
+        "num_life_tokens": "i4",  # prompt plus the most it may generate (admission.py)
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
     }
@@ -207,6 +214,8 @@ POOL = _record(
 
 SETTINGS = _record(
     {
+        "engine": "i8",
+        "admission": "i8",
         "max_num_seqs": "i8",
         "max_num_batched_tokens": "i8",
         "max_model_len": "i8",
@@ -222,6 +231,9 @@ SETTINGS = _record(
         "empty_step_ns": "i8",
         "max_steps_without_token": "i8",
         "log_events": "i8",
+        "report_finished": "i8",
+        "lockstep": "i8",
+        "routed": "i8",
         "kv_connector": "i8",
     }
 )
@@ -235,6 +247,7 @@ COUNTERS = _record(
         "heap_size": "i8",
         "next_arrival": "i8",  # position in arrival_order
         "num_released": "i8",  # size of the heap of released session calls
+        "num_reported": "i8",  # size of finished
         "num_unfinished": "i8",  # queued or running
         "num_to_come": "i8",  # neither queued, running, finished nor refused
         "finished_to_report": "i8",  # vLLM schedules once more to tell workers who finished
@@ -256,6 +269,10 @@ COUNTERS = _record(
         "num_generated_tokens": "i8",
         "hit_tokens_all_admissions": "i8",
         "admissions": "i8",
+        # InfiniLM's (admission.py)
+        "num_reserved_decode_blocks": "i8",
+        "peak_reserved_decode_blocks": "i8",
+        "peak_required_blocks": "i8",  # a pool this large accepts whatever was accepted
         # OFFLOADING
         "num_skipped": "i8",
         "num_loading": "i8",
@@ -280,6 +297,7 @@ BATCH = _record(
         "kv_decode_max": "i8",
         "kv_decode_min": "i8",
         "load_ns": "i8",  # moving what a storage tier gives, before the batch runs
+        "start_ns": "i8",
         "end_ns": "i8",
         "poll_ns": "i8",  # transfers that have ended by then are reported with its output
     }
@@ -325,6 +343,7 @@ STEP = _record(
         "prefix_hits": "i4",
         "preempted_queries": "i4",
         "preempted_hits": "i4",
+        "num_reserved_decode_blocks": "i4",  # InfiniLM's, after the batch was formed
         "loading_after_schedule": "i4",
     }
 )
@@ -392,11 +411,12 @@ class Queues(NamedTuple):
     running: NDArray[np.uint32]  # unsigned: numba then need not ask whether an index is negative
     due: NDArray[np.int64]  # beside running: from which batch on the plain rules apply again
     preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
-    fresh: NDArray[np.int32]  # fcfs: in order of arrival
+    fresh: NDArray[np.int32]  # fcfs: in order of arrival; InfiniLM: who was deferred goes last
     heap: NDArray[np.int32]  # priority policy: everyone who waits
     skipped: NDArray[np.int32]  # fcfs: passed over because of a load; before all others who wait
     arrival_order: NDArray[np.int32]
     released: NDArray[np.int32]  # heap of session calls whose arrival became known
+    finished: NDArray[np.int32]  # with settings.report_finished: whom nobody has looked at yet
     counters: Records  # COUNTERS[1]
 
 
@@ -418,7 +438,7 @@ class Log(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """One vLLM instance."""
+    """One instance: of vLLM, or of InfiniLM on the same pool."""
 
     settings: Records  # SETTINGS[1]
     kv: KVCache
@@ -426,5 +446,6 @@ class Engine(NamedTuple):
     queues: Queues
     batches: Batches
     latency: Latency
+    stage_free_ns: NDArray[np.int64]  # when each pipeline stage can start its next batch
     outside: Records  # latency.OUTSIDE[...]: lookups outside the measured grid
     log: Log

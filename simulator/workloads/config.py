@@ -7,14 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from profiles.errors import FieldError
 from simulator.workloads.distributions import Settings
 from simulator.workloads.generate import GenerateConfig, generate
 from simulator.workloads.llmservingsim import load_jsonl
+from simulator.workloads.manifest import load_manifest
 from simulator.workloads.traces import load_csv, load_mooncake
 from simulator.workloads.workload import Workload
 
 File = Annotated[Path, Field(strict=False)]
-SOURCES = ("jsonl", "csv", "mooncake", "generate")
+SOURCES = ("jsonl", "csv", "mooncake", "manifest", "generate")
 
 
 class CsvTrace(Settings):
@@ -35,10 +37,19 @@ class WorkloadConfig(Settings):
     jsonl: File | None = None
     csv: CsvTrace | None = None
     mooncake: MooncakeTrace | None = None
+    manifest: File | None = None
     generate: GenerateConfig | None = None
 
     limit: Annotated[int, Field(ge=1)] | None = None  # the first so many requests in file order
     rate_scale: Annotated[float, Field(gt=0)] = 1.0  # arrivals this many times as fast
+    # What every request asks for at most; None: the manifest's max_tokens, else what it gets.
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is read, if one is."""
+        trace = self.csv or self.mooncake
+        return trace.path if trace is not None else self.jsonl or self.manifest
 
     @field_validator("csv", "mooncake", mode="before")
     @classmethod
@@ -49,6 +60,9 @@ class WorkloadConfig(Settings):
     def _check(self) -> WorkloadConfig:
         if sum(getattr(self, name) is not None for name in SOURCES) != 1:
             raise ValueError(f"exactly one of {', '.join(SOURCES)}")
+        if self.manifest is not None and self.rate_scale != 1:
+            expected = "1, because the waves of a manifest come when those before have first tokens"
+            raise FieldError("rate_scale", self.rate_scale, expected)
         return self
 
 
@@ -64,9 +78,13 @@ def load_workload(config: WorkloadConfig, base: Path) -> Workload:
         workload = load_mooncake(
             base / trace.path, chunk_size=trace.chunk_size, drop_empty=trace.drop_empty
         )
+    elif config.manifest is not None:
+        workload = load_manifest(base / config.manifest).workload()
     else:
         assert config.generate is not None
         workload = generate(config.generate)
     if config.limit is not None:
         workload = workload.first(config.limit)
+    if config.max_tokens is not None:
+        workload = workload.with_max_tokens(config.max_tokens)
     return workload.at_rate(config.rate_scale)

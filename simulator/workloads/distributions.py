@@ -77,18 +77,24 @@ class Lengths(Settings):
 class Arrivals(Settings):
     """When requests, or sessions, arrive."""
 
-    process: Literal["poisson", "gamma", "constant", "burst"] = "poisson"
+    process: Literal["poisson", "gamma", "constant", "burst", "closed_loop"] = "poisson"
     rate: Annotated[float, Field(gt=0)] | None = None  # per second; burst: everything at time 0
     cv: Annotated[float, Field(ge=1e-3, le=1e3)] | None = (
         None  # gamma: deviation / mean of the gaps, 1: poisson
     )
+    concurrency: Annotated[int, Field(ge=1, le=1 << 20)] | None = (
+        None  # closed_loop: so many clients, each with one request after the other
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Arrivals:
-        if self.process == "burst" and self.rate is not None:
-            raise ValueError("no rate, because a burst comes all at once")
-        if self.process != "burst" and self.rate is None:
+        timed = self.process not in ("burst", "closed_loop")
+        if not timed and self.rate is not None:
+            raise ValueError(f"no rate, because a {self.process} has none")
+        if timed and self.rate is None:
             raise ValueError("a rate, in requests (or sessions) per second")
+        if (self.process == "closed_loop") != (self.concurrency is not None):
+            raise ValueError("a concurrency for a closed_loop, and only for that")
         if (self.process == "gamma") != (self.cv is not None):
             raise ValueError("a cv for a gamma process, and only for that")
         return self

@@ -74,6 +74,9 @@ class GenerateConfig(Settings):
     def _check(self) -> GenerateConfig:
         if self.multi_turn is not None and self.sessions is not None:
             raise ValueError("at most one of multi_turn and sessions")
+        clients = self.arrivals.concurrency is not None
+        if clients and (self.multi_turn is not None or self.sessions is not None):
+            raise ValueError("neither multi_turn nor sessions beside arrivals in a closed_loop")
         if not sum(self.priorities) > 0:
             raise ValueError("priorities: weights that add up to more than 0")
         return self
@@ -101,6 +104,9 @@ def generate(config: GenerateConfig) -> Workload:
         session_parent = np.array(turns.previous, np.int32)
         tool_ns = config.sessions.tool_ms.draw(random["tools"], n) * NS_PER_MS
         tool_ns[~np.array(turns.is_continued)] = 0
+    elif config.arrivals.concurrency is not None:
+        # A client's next request comes when its last has ended: the one so many places before it.
+        session_parent = (np.arange(n) - config.arrivals.concurrency).clip(NOBODY).astype(np.int32)
     weights = np.array(config.priorities)
     priority = random["priorities"].choice(weights.size, n, p=weights / weights.sum())
     offsets, token_ids = turns.tokens(random["tokens"], config.vocab_size)

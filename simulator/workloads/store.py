@@ -25,9 +25,9 @@ from simulator.workloads.workload import Workload
 VERSION = 1  # of the readers and of the copy: raise it when a file would be read differently
 KEPT_COPIES = 64
 
-_ARRAYS = [
-    f.name for f in fields(Workload) if f.name not in ("request_ids", "chunk_size", "source")
-]
+# No file says more than these; what has no array in a copy is left as it is without one.
+_OTHERS = ("request_ids", "chunk_size", "source", "max_tokens", "wave", "manifest_id")
+_ARRAYS = [f.name for f in fields(Workload) if f.name not in _OTHERS]
 _log = logging.getLogger("servesweep")
 
 

@@ -36,9 +36,15 @@ class Workload:
     token_ids: npt.NDArray[np.int32]
     chunk_size: int  # tokens that one entry of token_ids stands for
     source: str  # for messages; not part of the content
+    # The most output tokens each request may ask for; None: as many as it gets.
+    max_tokens: npt.NDArray[np.int32] | None = None
+    # A request of wave k arrives arrival_ns after all of the waves before it have their first token
+    # (waves.py); never decreasing. None: arrival_ns says when it arrives.
+    wave: npt.NDArray[np.int32] | None = None
+    manifest_id: str | None = None  # content of the manifest it comes from (manifest.py)
 
     def __post_init__(self) -> None:
-        for name, dtype in _ARRAYS.items():
+        for name, dtype in self._arrays.items():
             object.__setattr__(self, name, self._frozen(name, dtype))
         self._check_sizes()
         self._check_values()
@@ -48,10 +54,16 @@ class Workload:
     def __len__(self) -> int:
         return len(self.request_ids)
 
+    @property
+    def _arrays(self) -> dict[str, type[np.integer[Any]]]:
+        given = {name for name in _OPTIONAL if getattr(self, name) is not None}
+        return _ARRAYS | {name: np.int32 for name in _OPTIONAL if name in given}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Unpickled arrays are writable again, and to numba that is another type: freeze them.
-        for name in _ARRAYS:
-            state[name].flags.writeable = False
+        for name in (*_ARRAYS, *_OPTIONAL):
+            if state[name] is not None:
+                state[name].flags.writeable = False
         self.__dict__.update(state)
 
     @cached_property
@@ -60,7 +72,9 @@ class Workload:
         digest = hashlib.sha256(b"servesweep workload 1\0")
         ids = "\0".join(self.request_ids).encode("utf-8", "surrogatepass")
         digest.update(f"{len(self)} {self.chunk_size} {len(ids)}\0".encode() + ids)
-        for name in _ARRAYS:
+        if self.manifest_id is not None:
+            digest.update(f"\0manifest {self.manifest_id}\0".encode())
+        for name in self._arrays:
             array = getattr(self, name)
             digest.update(f"\0{name} {array.dtype.str} {array.size}\0".encode())
             digest.update(array.data)
@@ -84,7 +98,7 @@ class Workload:
         """The first `limit` requests in file order; a session may lose its last calls."""
         if limit >= len(self):
             return self
-        per_request = {name: getattr(self, name)[:limit] for name in _PER_REQUEST}
+        per_request = {name: getattr(self, name)[:limit] for name in self._per_request}
         return replace(
             self,
             request_ids=self.request_ids[:limit],
@@ -102,6 +116,18 @@ class Workload:
             expected = "a rate at which everything arrives within 36 years"
             raise InputError(self.source, "rate_scale", rate_scale, expected)
         return replace(self, arrival_ns=arrival_ns.astype(np.int64))
+
+    def with_max_tokens(self, max_tokens: int) -> Workload:
+        """Every request asks for at most `max_tokens`. Raises InputError if one gets more."""
+        longest = int(self.num_output_tokens.max())
+        if max_tokens < longest:
+            expected = f"at least {longest}, the longest output"
+            raise InputError(self.source, "max_tokens", max_tokens, expected)
+        return replace(self, max_tokens=np.full(len(self), max_tokens, np.int32))
+
+    @property
+    def _per_request(self) -> list[str]:
+        return [*_PER_REQUEST, *(n for n in _OPTIONAL if getattr(self, n) is not None)]
 
     def _frozen(self, name: str, dtype: type[np.integer[Any]]) -> npt.NDArray[Any]:
         given = np.asarray(getattr(self, name))
@@ -122,7 +148,7 @@ class Workload:
         n = len(self.request_ids)
         if n == 0:
             raise InputError(self.source, "requests", 0, "at least one request")
-        for name in _PER_REQUEST:
+        for name in self._per_request:
             if getattr(self, name).size != n:
                 got = f"{getattr(self, name).size} values"
                 raise InputError(self.source, name, got, f"one for each of {n} requests")
@@ -138,6 +164,14 @@ class Workload:
             if array.size and array.min() < least:
                 at = int(np.argmax(array < least))
                 raise InputError(self.source, f"{name}[{at}]", int(array[at]), f"at least {least}")
+        if self.max_tokens is not None and (self.max_tokens < self.num_output_tokens).any():
+            at = int(np.argmax(self.max_tokens < self.num_output_tokens))
+            expected = f"at least the {self.num_output_tokens[at]} output tokens"
+            raise InputError(self.source, f"max_tokens[{at}]", int(self.max_tokens[at]), expected)
+        if self.wave is not None and (np.diff(self.wave, prepend=0) < 0).any():
+            at = int(np.argmax(np.diff(self.wave, prepend=0) < 0))
+            expected = "at least the wave of the request before it"
+            raise InputError(self.source, f"wave[{at}]", int(self.wave[at]), expected)
         for name in ("arrival_ns", "tool_ns"):
             array = getattr(self, name)
             if array.max() > MAX_NS:
@@ -192,6 +226,7 @@ _PER_REQUEST = (
     "session_parent",
     "tool_ns",
 )
+_OPTIONAL = ("max_tokens", "wave")
 _ARRAYS: dict[str, type[np.integer[Any]]] = {
     "arrival_ns": np.int64,
     "num_prompt_tokens": np.int32,

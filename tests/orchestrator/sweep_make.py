@@ -101,6 +101,9 @@ class Watch:
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
+    def begin(self, plan: Plan) -> None:
+        pass
+
     def advance(self, plan: Plan, outcome: dict[str, Any], point: SweepPoint) -> None:
         assert outcome["point_id"] == point.point_id
         self.outcomes.append(outcome)

@@ -16,7 +16,15 @@ from click.testing import CliRunner, Result
 
 from orchestrator import worker
 from orchestrator.cli import main
-from tests.orchestrator.sweep_make import BLOCKS, TRUTH, UTILIZATION, run_sweep, write_sweep
+from tests.orchestrator.sweep_make import (
+    BASE,
+    BLOCKS,
+    TRUTH,
+    UTILIZATION,
+    base,
+    run_sweep,
+    write_sweep,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = "workload.generate.seed"
@@ -94,6 +102,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"truth": {"recorded": "no/where"}}, "truth: "),
     ({"base": {"model": 3, "workload": {}}, "axes": {"": [1]}}, "axes: got '', expected a field"),
     ({"axes": {CACHING: [True, False]}, "exclude": [{CACHING: 1}]}, "got 1, expected a value of"),
+    ({"execution": {"cpus_per_point": 0.00001}}, "execution.cpus_per_point: got 1e-05, expected"),
+    ({"execution": {"cpus_per_point": 0.12345}}, "expected at most 4 decimals, as Ray counts"),
+    ({"execution": {"time_limit_s": True}}, "execution.time_limit_s: got True, expected"),
     ({"truth": {}}, "truth: got None, expected exactly one of recorded, vllm_bench, percentiles"),
 ]
 
@@ -143,6 +154,78 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         process.wait()
+
+
+def test_nobody_served_is_a_failure(tmp_path: Path) -> None:
+    prompts = {"num_requests": 5, "prompt_tokens": {"fixed": 600}}
+    workload = {"generate": BASE["workload"]["generate"] | prompts}
+    changed = base(workload=workload, engine={"max_model_len": 512})
+    result = run(write_sweep(tmp_path, base=changed, axes={BLOCKS: [40, 50]}), tmp_path / "out")
+    assert result.exit_code == 1
+    assert "nothing_served: no request finished, 5 were refused; first: " in result.stderr
+    assert "2 failed" in result.output
+
+
+def test_who_refuses_requests_comes_last(tmp_path: Path) -> None:
+    workload = {
+        "generate": BASE["workload"]["generate"] | {"prompt_tokens": {"uniform": [20, 400]}}
+    }
+    changed = base(workload=workload, engine={"num_gpu_blocks_override": 200})
+    axes = {"engine.max_model_len": [60, 200, 512]}
+    result = run(write_sweep(tmp_path, base=changed, axes=axes, truth=TRUTH), tmp_path / "out")
+    ranked = [line for line in result.output.splitlines() if "% mean absolute" in line]
+    assert "max_model_len=512" in ranked[0]
+    assert "requests refused)" not in ranked[0]
+    assert all(" of 30 requests refused)" in line for line in ranked[1:])
+
+
+def test_a_truth_of_some_metrics_ranks_by_those(tmp_path: Path) -> None:
+    some = {**TRUTH["percentiles"], "values": TRUTH["percentiles"]["values"][:5]}
+    path = write_sweep(tmp_path, axes={BLOCKS: [10, 40]}, truth={"percentiles": some})
+    result = run(path, tmp_path / "out")
+    assert "% mean absolute difference over 5 of 15 metrics, " in result.output
+    assert len(list((tmp_path / "out" / "small" / "points").iterdir())) == 2
+
+
+def test_notes_are_of_the_point_not_of_the_one_it_equals(tmp_path: Path) -> None:
+    truth = {"percentiles": {**TRUTH["percentiles"], "num_gpu_blocks": 7}}
+    first, both = [0.5001], [0.5, 0.5001]
+    fresh = tmp_path / "fresh"
+    session, _ = run_sweep(write_sweep(tmp_path, axes={UTILIZATION: both}, truth=truth), fresh)
+    whole = session.store.results_path.read_bytes()
+    run_sweep(write_sweep(tmp_path, axes={UTILIZATION: first}, truth=truth), tmp_path / "out")
+    path = write_sweep(tmp_path, axes={UTILIZATION: both}, truth=truth)
+    resumed, _ = run_sweep(path, tmp_path / "out")
+    assert resumed.plan.resumed == 1
+    assert resumed.store.results_path.read_bytes() == whole
+
+
+def test_wrong_input_that_is_found_late_changes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(write_sweep(tmp_path, axes={BLOCKS: [10, 20]}), out)
+    results = (out / "small" / "results.parquet").read_bytes()
+    changed = write_sweep(tmp_path, axes={BLOCKS: [30]})
+    result = servesweep("run", changed, "--out", out, "--address", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "Ray: address: got '127.0.0.1:1', expected a Ray cluster that answers" in result.stderr
+    assert (out / "small" / "results.parquet").read_bytes() == results
+    fresh = servesweep("run", changed, "--out", tmp_path / "new", "--address", "127.0.0.1:1")
+    assert fresh.exit_code == 2
+    assert not (tmp_path / "new" / "small").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", None])
+def test_tables_that_are_damaged_are_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: [20]}, truth=TRUTH)
+    run(path, tmp_path / "out")
+    for name in ("requests", "timeseries"):
+        (table,) = (tmp_path / "out" / "small").glob(f"points/*/{name}.parquet")
+        whole = table.read_bytes()
+        table.unlink()
+        if damage is not None:
+            table.write_bytes(damage)
+        assert run(path, tmp_path / "out").exit_code == 0
+        assert table.read_bytes() == whole
 
 
 def test_without_a_truth_the_quickest_come_first(tmp_path: Path) -> None:
@@ -231,9 +314,12 @@ def start(path: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+POINTS = 400  # some seconds, so that a slow machine can stop them in the middle
+
+
 def many_seeds(folder: Path) -> Path:
     execution = {"points_per_task": 3}
-    return write_sweep(folder, axes={SEED: list(range(120))}, truth=TRUTH, execution=execution)
+    return write_sweep(folder, axes={SEED: list(range(POINTS))}, truth=TRUTH, execution=execution)
 
 
 @pytest.fixture(scope="module")
@@ -258,10 +344,10 @@ def test_stopped_and_resumed(tmp_path: Path, stop: signal.Signals, whole: bytes)
         assert process.returncode == 130
         assert "stopped; the same command goes on where it was" in said
         partly = pq.read_table(journal.with_name("results.parquet"))["status"].to_pylist()
-        assert 0 < partly.count("not_run") < 120
+        assert 0 < partly.count("not_run") < POINTS
     else:
         assert process.returncode == -stop
     session, watch = run_sweep(path, tmp_path / "out")
-    assert 0 < session.plan.resumed < 120
-    assert len(watch.outcomes) == 120 - session.plan.resumed
+    assert 0 < session.plan.resumed < POINTS
+    assert len(watch.outcomes) == POINTS - session.plan.resumed
     assert session.store.results_path.read_bytes() == whole

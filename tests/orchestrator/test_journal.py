@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from orchestrator.journal import Journal, read_journal
+from orchestrator.outcome import ESSENTIAL
 from orchestrator.session import Session
 from orchestrator.store import SweepStore
 from profiles.errors import InputError
 from tests.orchestrator.sweep_make import BLOCKS, Watch, rows, run_sweep, write_sweep
 
+LEAST = dict.fromkeys(ESSENTIAL, 1.0)
+
 
 def outcome(i: int, **more: Any) -> dict[str, Any]:
-    metrics = {"ttft_ms/p50": 0.1 + i, "some": 1 / 3}
+    metrics = {**LEAST, "ttft_ms/p50": 0.1 + i, "some": 1 / 3}
     whole = {"point_id": f"{i:016x}", "status": "finished", "metrics": metrics, "wall_s": 0.1}
     return whole | more
 
@@ -33,7 +36,7 @@ def write(path: Path, *batches: list[dict[str, Any]]) -> None:
 
 def test_outcomes_come_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "j" / "journal.jsonl"
-    odd = outcome(2, metrics={"a": math.nan, "b": math.inf, "c": 5e-324}, notes=["ü\n"])
+    odd = outcome(2, metrics=LEAST | {"a": math.nan, "b": math.inf, "c": 5e-324}, notes=["ü\n"])
     write(path, [outcome(0), outcome(1)], [odd], [])
     found = read_journal(path)
     assert list(found) == [outcome(i)["point_id"] for i in range(3)]
@@ -174,6 +177,12 @@ def test_what_another_run_did_meanwhile_is_done(tmp_path: Path) -> None:
         {"metrics": [1]},
         {"metrics": {"a": "x"}},
         {"metrics": {}},
+        {"metrics": {"latency_ms/mean": 1.0}},
+        {"metrics": LEAST | {"steps": math.nan}},
+        {"metrics": LEAST | {"a": 1 << 2000}},
+        {"notes": None},
+        {"notes": "abc"},
+        {"notes": [5]},
         {"wall_s": None},
         {"wall_s": "1"},
         {"enough_blocks": "a"},
@@ -182,7 +191,7 @@ def test_what_another_run_did_meanwhile_is_done(tmp_path: Path) -> None:
 )
 def test_a_damaged_outcome_counts_as_none(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "journal.jsonl"
-    whole = {"point_id": "p", "status": "finished", "wall_s": 0.1, "metrics": {"a": 1.0}}
+    whole = {"point_id": "p", "status": "finished", "wall_s": 0.1, "metrics": LEAST}
     path.write_text(
         json.dumps(whole) + "\n" + json.dumps(whole | {"point_id": "q"} | damage) + "\n"
     )

@@ -14,6 +14,7 @@ import pytest
 from orchestrator import executors
 from orchestrator.executors import Finished, Task
 from orchestrator.journal import read_journal
+from orchestrator.outcome import ESSENTIAL
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner, TooManyFailures
 from orchestrator.session import Session
@@ -75,7 +76,8 @@ def finished(task: Task, wall_s: float = 0.01) -> Finished:
                 "point_id": job.point_id,
                 "status": "finished",
                 "wall_s": wall_s,
-                "metrics": {f"metric/{i}": i + 0.5 for i in range(60)},
+                "metrics": dict.fromkeys(ESSENTIAL, 1.0)
+                | {f"metric/{i}": i + 0.5 for i in range(60)},
                 "notes": ["the same for all"],
             }
             for job in task.jobs

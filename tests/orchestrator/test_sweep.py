@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.axes import Spaced
+from orchestrator.axes import Spaced, axis_values
 from orchestrator.sweep import load_sweep
 from profiles.errors import InputError
 from tests.orchestrator.sweep_make import BLOCKS, TRUTH, UTILIZATION, base, write_sweep
@@ -174,10 +174,32 @@ def test_a_whole_file(tmp_path: Path) -> None:
         axes={UTILIZATION: {"linspace": [0.5, 0.9, 3]}, "card": ["A"]},
         zipped=[{"engine.max_num_seqs": [4, 8], "engine.max_num_batched_tokens": [32, 64]}],
         exclude=[{UTILIZATION: 0.7, "engine.max_num_seqs": 8}],
-        cards={"A": {"card": {"name": "A", "memory_gib": 1}}, "B": {"card": {"name": "B"}}},
+        cards={
+            "A": {"card": {"name": "A", "memory_gib": 1}},
+            "B": {"card": {"name": "B", "memory_gib": 2}},
+        },
         truth=TRUTH,
         execution={"time_limit_s": 10, "max_failures": 3},
     )
     sweep = load_sweep(path)
     assert sweep.place(UTILIZATION) == AXIS
     assert sweep.place("engine.max_num_seqs") == "zipped[0].engine.max_num_seqs"
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"range": [1234567890123, 1234567890126, 1]}, [1234567890123 + i for i in range(4)]),
+        ({"range": [2**53 + 1, 2**53 + 3, 1]}, [2**53 + 1, 2**53 + 2, 2**53 + 3]),
+        ({"linspace": [2**53 + 1, 2**53 + 3, 3]}, [2**53 + 1, 2**53 + 2, 2**53 + 3]),
+        ({"range": [0.1, 0.7, 0.1]}, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]),
+        ({"linspace": [-1e308, 1e308, 3]}, [-1e308, 0, 1e308]),
+        ({"logspace": [5e-324, 1, 2]}, [5e-324, 1]),
+        ({"logspace": [1, 100, 3]}, [1, 10, 100]),
+        ({"logspace": [7, 7, 1]}, [7]),
+    ],
+)
+def test_values_are_exact(given: dict[str, Any], values: list[float]) -> None:
+    found = axis_values(Spaced.model_validate(given))
+    assert found == values
+    assert [type(value) for value in found] == [type(value) for value in values]

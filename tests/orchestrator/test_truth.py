@@ -139,7 +139,7 @@ def test_files_cut_short(tmp_path: Path) -> None:
         ),
         (
             {"record": "a"},
-            "record: got 'a', expected no such field; known fields: percentiles, rec",
+            "record: got 'a', expected no such field; known fields: aiconfigurator",
         ),
         ({"percentiles": {}}, "percentiles.values: got None, expected a table: either file or val"),
         (

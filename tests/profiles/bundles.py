@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT.parent / "shared/reference/llmservingsim"
 needs_reference = pytest.mark.skipif(
     not REFERENCE.is_dir(), reason="needs ../shared/reference/llmservingsim beside the project"
+)
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("aiconfigurator_core") is None,
+    reason="needs the package aiconfigurator-core",
 )
 
 DENSE = (
@@ -120,4 +125,12 @@ def write_variant(root: Path, seed: int = 0, tps: Sequence[int] = (1,), **change
         write_csv(part / "attention.csv", header, attention_rows(rng))
         header = "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples"
         write_csv(part / "skew_fit.csv", header, skew_rows(rng))
+    return folder
+
+
+def write_two_ranks(root: Path) -> Path:
+    """A variant measured on one and on two ranks, with the all-reduce of two; returns its folder."""
+    folder = write_variant(root, seed=5, tps=(1, 2))
+    with (folder / "tp2/dense.csv").open("a", newline="") as file:
+        csv.writer(file).writerows(("all_reduce", tokens, 10 + tokens) for tokens in TOKENS)
     return folder

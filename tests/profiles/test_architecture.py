@@ -7,10 +7,10 @@ from profiles.errors import InputError, parse_model
 
 
 def test_known_architectures() -> None:
-    assert known_architectures() == ["llama", "mixtral", "phimoe", "qwen3", "qwen3_moe"]
+    assert known_architectures() == ["llama", "mixtral", "phimoe", "qwen3", "qwen3_moe", "step"]
 
 
-@pytest.mark.parametrize("name", known_architectures())
+@pytest.mark.parametrize("name", sorted({*known_architectures()} - {"step"}))
 def test_every_architecture_is_complete(name: str) -> None:
     architecture = load_architecture(name)
     assert architecture.name == name
@@ -19,6 +19,12 @@ def test_every_architecture_is_complete(name: str) -> None:
     assert architecture.once("per_sequence") == ("lm_head", "sampler")
     assert ("qk_norm" in architecture.block("dense")) == name.startswith("qwen3")
     assert bool(architecture.layers("moe")) == architecture.is_moe
+
+
+def test_a_whole_step_is_one_layer_that_runs_once() -> None:
+    step = load_architecture("step")
+    assert step.is_whole_step and not load_architecture("llama").is_whole_step
+    assert (step.once("attention"), step.block("attention")) == (("step",), ())
 
 
 def test_order_of_a_llama_step() -> None:

@@ -71,7 +71,7 @@ def test_reads_a_run(tmp_path: Path) -> None:
     run = load_recorded_run(folder)
     assert len(run) == 2
     assert run.request_ids == ("r3", "r0")
-    assert run.queued_ns().tolist() == [3_000_000, 0]
+    assert run.begin_ns().tolist() == [3_000_000, 0]
     assert run.num_gpu_blocks == 2588
     assert run.resolved is not None
     assert run.resolved.cudagraph_mode == "FULL_AND_PIECEWISE"
@@ -162,7 +162,7 @@ def test_recorded_runs() -> None:
     assert (len(first), first.num_gpu_blocks, first.max_num_seqs) == (300, 2588, 256)
     assert first.resolved is not None
     assert len(first.resolved.cudagraph_capture_sizes) == 51
-    assert first.queued_ns()[:3].tolist() == [0, 386902482, 561108648]
+    assert first.begin_ns()[:3].tolist() == [0, 386902482, 561108648]
     second = load_recorded_run(REFERENCE / "bench/RTXPRO6000/Llama-3.1-8B/vllm")
     assert second.resolved is None
     assert second.num_gpu_blocks is None

@@ -34,6 +34,8 @@ class Ask:
     name: str | None = None  # a letter by default: a, b, ...
     after: int = -1  # the call before it in its session
     tool: int = 0
+    most: int | None = None  # its max_tokens, where that is more than it gets
+    wave: int | None = None  # counted from 0; of all requests or of none
 
 
 def make_workload(*asks: Ask) -> Workload:
@@ -49,6 +51,10 @@ def make_workload(*asks: Ask) -> Workload:
         token_ids=np.fromiter(chain.from_iterable(ask.tokens for ask in asks), np.int32),
         chunk_size=1,
         source="made",
+        max_tokens=np.array([ask.most or ask.output for ask in asks])
+        if any(ask.most for ask in asks)
+        else None,
+        wave=np.array([ask.wave for ask in asks]) if asks[0].wave is not None else None,
     )
 
 

@@ -26,6 +26,12 @@ SESSIONS = {
     },
 }
 PRESSURE = {"engine__num_gpu_blocks_override": 24, "engine__max_num_seqs": 12}
+INFINILM = {
+    "engine__engine": "infinilm",
+    "engine__num_gpu_blocks_override": 60,
+    "workload__max_tokens": 60,
+    "overhead__host_ms_per_step": 0.4,
+}
 MODES = {
     "overhead__full_graph_ms": -0.1,
     "overhead__piecewise_ms": 1.5,
@@ -91,6 +97,18 @@ POINTS: dict[str, tuple[bool, dict[str, Any]]] = {
                 "cpu": {"capacity_gib": 0.0002, "bandwidth_gbps": 2.0, "chunk_tokens": 32},
                 "cxl": {"capacity_gib": 0.01, "bandwidth_gbps": 0.5, "chunk_tokens": 32},
             },
+        },
+    ),
+    "infinilm-legacy": (True, {**INFINILM, "engine__admission": "legacy"}),
+    "infinilm-exact-scan": (True, {**INFINILM, "engine__admission": "exact-scan"}),
+    "infinilm-incremental": (False, {**INFINILM, "engine__admission": "incremental"}),
+    "infinilm-turns": (
+        True,
+        {
+            **INFINILM,
+            "engine__admission": "incremental",
+            "engine__max_num_seqs": 3,
+            "profile": "bundle",
         },
     ),
     "tables": (True, {"profile": "bundle"}),

@@ -7,25 +7,12 @@ from typing import Any
 import pytest
 
 from profiles.card import Card
-from profiles.model import ModelConfig
+from profiles.model import Shard
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import EngineConfig, Overhead
 from simulator.overhead import default_capture_sizes, resolve_overhead
 from simulator.step_tables import ModeTimes
-
-LLAMA_8B = ModelConfig(
-    name="meta-llama/Llama-3.1-8B",
-    model_type="llama",
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    vocab_size=128256,
-    torch_dtype="bfloat16",
-    max_position_embeddings=131072,
-)
+from tests.profiles.models import LLAMA_8B, MIXTRAL
 
 
 def capacity(memory_gib: float, card: dict[str, Any] | None = None, **engine: Any) -> Capacity:
@@ -47,6 +34,31 @@ def test_bytes_add_up() -> None:
     assert found.kv_bytes == int(24 * 2**30 * 0.9) - found.weight_bytes
     assert found.num_gpu_blocks == found.kv_bytes // found.block_bytes
     assert not found.overridden
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_a_rank_has_its_share(ranks: int) -> None:
+    """KV heads are repeated from 16 ranks on, with their weights; norms are on every rank."""
+    found = capacity(24, tensor_parallel_size=ranks)
+    kv_heads = max(1, 8 // ranks)
+    assert found.block_bytes == 16 * 2 * kv_heads * 128 * 32 * 2
+    attention = 4096 * (2 * 4096 // ranks + 2 * kv_heads * 128)
+    block = attention + 3 * 4096 * 14336 // ranks + 2 * 4096
+    vocabulary = 2 * 128256 * 4096 // ranks
+    assert found.weight_bytes == 2 * (32 * block + vocabulary + 4096)
+
+
+def test_quantized_matrices_take_one_byte() -> None:
+    """Embedding, head and norms keep two."""
+    found = capacity(24, quantization="fp8", tensor_parallel_size=2)
+    matrices = 32 * (4096 * (2048 + 1024) + 2048 * 4096 + 3 * 4096 * 7168)
+    assert found.weight_bytes == capacity(24, tensor_parallel_size=2).weight_bytes - matrices
+
+
+def test_experts_are_shared_and_routers_are_not() -> None:
+    whole, half = MIXTRAL.num_parameters, MIXTRAL.parameters_of(Shard(tensor_parallel=2))
+    on_every_rank = 32 * (8 * 4096 + 2 * 4096) + 4096  # routers and norms
+    assert half == (whole - on_every_rank) // 2 + on_every_rank
 
 
 def test_larger_blocks_are_fewer() -> None:

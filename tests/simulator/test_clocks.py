@@ -172,7 +172,7 @@ class TestRecordedArrivals:
         recorded = recorded_run("RTX4090")
         point = card_point("RTX4090", arrivals="recorded", recorded_run=recorded)
         result = simulate(point)
-        queued_ns = load_recorded_run(Path(recorded)).queued_ns()
+        queued_ns = load_recorded_run(Path(recorded)).begin_ns()
         arrival_ns = result.requests["arrival_ns"].to_numpy()
         workload_ns = prepare(point).workload.arrival_ns
         assert (arrival_ns == queued_ns + workload_ns.min()).all()

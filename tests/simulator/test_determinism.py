@@ -80,4 +80,11 @@ def test_the_points_are_worth_comparing(written: dict[str, Path]) -> None:
     assert summary("offloading")["prefix_storage"]["tiers"]["cxl"]["loads"] > 0
     assert summary("tables")["outside_measured_grid"]
     assert summary("tables-modes")["end_ns"] > summary("tables")["end_ns"]
+    waited = {}
+    for admission in ("legacy", "exact-scan", "incremental"):
+        found = summary(f"infinilm-{admission}")
+        assert found["preemptions"] == 0
+        assert found["kv"]["peak_reserved_decode_blocks"] > 0
+        waited[admission] = found["kv"]["failed_allocations"]
+    assert waited["legacy"] > waited["exact-scan"] == waited["incremental"] > 0
     assert pq.read_table(written["compiled"] / "sessions/requests.parquet").num_rows == 40

@@ -14,9 +14,10 @@ from numba import typeof
 
 from profiles.errors import InputError
 from profiles.llmservingsim import load_bundle
+from profiles.routing import Routing
 from simulator.core import latency as core
 from simulator.core.jit import JIT
-from simulator.step_tables import ModeTimes, linear_law, new_outside, step_tables
+from simulator.step_tables import ModeTimes, layers_ns, linear_law, new_outside, step_tables
 from tests.profiles.bundles import REFERENCE, ROOT, needs_reference, write_variant
 from tests.simulator.naive_latency import NaiveLatency, random_batches
 from tests.simulator.step_times import step_times
@@ -185,8 +186,24 @@ def test_mean_length_is_what_is_counted_without_a_fit(tmp_path: Path) -> None:
     assert outside.above[core.ATTENTION_KV_DECODE] == 0
 
 
-def test_expert_models_are_refused(tmp_path: Path) -> None:
+def test_experts_are_read_at_those_that_are_awake(tmp_path: Path) -> None:
+    """2 of 4 experts a token: 1 token wakes 2, 2 tokens 3, 4 tokens 3.75."""
     folder = write_variant(tmp_path, architecture="mixtral")
-    (folder / "tp1/moe.csv").write_text("tokens,activated_experts,time_us\n1,2,3.5\n")
-    with pytest.raises(InputError, match="mixtral"):
-        step_tables(load_bundle(folder), **LIMITS)
+    rows = "tokens,activated_experts,time_us\n1,2,3.5\n4,2,10\n4,4,18\n"
+    (folder / "tp1/moe.csv").write_text(rows)
+    bundle = load_bundle(folder)
+    with pytest.raises(InputError, match="routing: got None"):
+        step_tables(bundle, **LIMITS)
+    with_experts = step_tables(bundle, routing=Routing(4, 2), **LIMITS).tokens_ns
+    without = layers_ns(
+        bundle.dense,
+        bundle.architecture.once("dense"),
+        bundle.architecture.block("dense"),
+        LIMITS["num_layers"],
+        np.arange(LIMITS["max_num_batched_tokens"] + 1),
+    ).sum(axis=1)
+    block_ns = (with_experts - without) // LIMITS["num_layers"]
+    at_two = 3500 + (14000 - 3500) / 3  # between 1 token at 2 experts and 4 tokens at 3
+    assert block_ns[1] == 3500
+    assert block_ns[2] == round(at_two)
+    assert block_ns[4] == 17000

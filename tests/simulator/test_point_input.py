@@ -97,7 +97,9 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     ),
     ({"engine__enable_prefix_caching": "yes"}, "engine.enable_prefix_caching", "yes", "bool"),
     ({"engine__policy": "lifo"}, "engine.policy", "lifo", "fcfs"),
-    ({"engine__tensor_parallel_size": 2}, "engine.tensor_parallel_size", 2, "1"),
+    ({"engine__tensor_parallel_size": 65}, "engine.tensor_parallel_size", 65, "64"),
+    ({"engine__tensor_parallel_size": 3}, "engine.tensor_parallel_size", 3, "a divisor of the 4"),
+    ({"profile": {"aiconfigurator": {}}}, "profile.aiconfigurator.system", None, "a value"),
     ({"engine__dtype": "int4"}, "engine.dtype", "int4", "bfloat16"),
     ({"engine__max_num_sequences": 4}, "engine.max_num_sequences", 4, "known fields: .*max_num_seqs"),
     ({"engine": 5}, "engine", 5, "dictionary"),
@@ -127,7 +129,7 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
         ["bundles", "linear"],
         "exactly one",
     ),
-    ({"profile": {}}, "profile", None, "exactly one of bundle, bundles, linear"),
+    ({"profile": {}}, "profile", None, "exactly one of bundle, bundles, aiconf"),
     ({"profile__linear__base_ns": -5}, "profile.linear.base_ns", -5, "0"),
     ({"profile__linear__base_ns": 5.5}, "profile.linear.base_ns", 5.5, "integer"),
     ({"profile__linear__per_tokens_ns": 5}, "profile.linear.per_tokens_ns", 5, "per_token_ns"),
@@ -388,3 +390,19 @@ def test_errors_come_before_simulating(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("simulator.simulation.build_engine", never)
     error_of(written(tmp_path, engine__block_size=0))
     error_of(written(tmp_path, workload={"jsonl": "absent.jsonl"}))
+
+
+def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    line = '{"input_toks": 3, "output_toks": 2, "arrival_time_ns": 0}\n'
+    path = written(tmp_path, workload={"jsonl": "requests.jsonl"})
+    for count in (4, 2):
+        (tmp_path / "requests.jsonl").write_text(line * count)
+        assert len(prepare(load_point(path)).workload) == count
+
+
+def test_a_number_beyond_all_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "point.yaml"
+    path.write_text("engine: {block_size: 0x1" + "0" * 5000 + "}\n")
+    error = error_of(path)
+    assert (error.source, error.field) == (str(path), "line 1")
+    assert "20001 bits" in str(error)

@@ -46,7 +46,7 @@ def instances(
             hashes.of_requests(np.arange(first, first + len(part))),
             config,
             linear_law(STEP_NS, 0, 0, 0),
-            tiers=[between] if shared else None,
+            tiers=[between] if shared else (),
         )
         engines.append(engine)
         first += len(part)

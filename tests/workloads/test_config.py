@@ -58,7 +58,10 @@ def test_a_configuration_survives_json() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "WorkloadConfig: got {}, expected exactly one of jsonl, csv, mooncake, generate"),
+        (
+            {},
+            "WorkloadConfig: got {}, expected exactly one of jsonl, csv, mooncake, manifest, generate",
+        ),
         ({"jsonl": "a", "csv": "b"}, "WorkloadConfig: got .*, expected exactly one of jsonl, csv"),
         ({"jsonl": 7}, "jsonl: got 7, expected"),
         ({"jsnl": "a"}, "jsnl: got 'a', expected no such field; known fields: csv, generate, js"),

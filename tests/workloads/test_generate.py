@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from profiles.errors import InputError, parse_model
 from simulator.prefix import block_hashes
@@ -276,3 +277,32 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_configurations(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         made(**change)
+
+
+def test_clients_in_a_closed_loop() -> None:
+    """Each client's next request comes when its last has ended."""
+    workload = generate(
+        GenerateConfig.model_validate(
+            {"num_requests": 7, "arrivals": {"process": "closed_loop", "concurrency": 3}}
+        )
+    )
+    assert workload.session_parent.tolist() == [-1, -1, -1, 0, 1, 2, 3]
+    assert workload.arrival_ns.tolist() == [0] * 7
+    assert workload.tool_ns.tolist() == [0] * 7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arrivals": {"process": "closed_loop"}},
+        {"arrivals": {"process": "closed_loop", "concurrency": 2, "rate": 1.0}},
+        {"arrivals": {"process": "poisson", "rate": 1.0, "concurrency": 2}},
+        {
+            "arrivals": {"process": "closed_loop", "concurrency": 2},
+            "multi_turn": {"share": 0.5},
+        },
+    ],
+)
+def test_closed_loops_that_make_no_sense(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        GenerateConfig.model_validate({"num_requests": 7, **changes})

@@ -1,0 +1,80 @@
+"""A point's steps as files that ASTRA-Sim and LLMServingSim's converter read.
+
+OUT/manifest.json                       what each step is and how long it takes in process
+OUT/<dialect>/network.yml, system.json, memory.json (upstream: remote_memory.json)
+OUT/<dialect>/step_000012/step.<rank>.et
+OUT/llmservingsim/step_000012/trace.txt the same step in LLMServingSim's text form
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.astra.steps import PointSteps, Step
+from simulator.network.chakra import encoded
+from simulator.network.config import NetworkConfig
+from simulator.network.dialect import Dialect
+from simulator.network.files import write_files
+from simulator.network.text_trace import text_trace
+
+MANIFEST = "manifest.json"
+PREFIX = "step"
+TEXT = "trace.txt"
+
+
+def step_folder(number: int) -> str:
+    return f"step_{number:06d}"
+
+
+def export(
+    point: PointSteps, numbers: Sequence[int], dialects: Sequence[Dialect], out: Path
+) -> dict[str, Any]:
+    """Write the steps; returns what the manifest says. Existing files of these names are replaced."""
+    network = point.network
+    for dialect in dialects:
+        write_files(out / dialect, network, dialect, exact_ns=True)
+    steps = []
+    for number in numbers:
+        expected_ns = {}
+        for dialect in dialects:
+            step = point.step(number, dialect)
+            write_step(step, network, dialect, out / dialect / step_folder(number))
+            expected_ns[dialect] = max(step.expected_ns)
+        steps.append(
+            {
+                "step": number,
+                "folder": step_folder(number),
+                "requests": step.size.num_requests,
+                "tokens": step.size.num_tokens,
+                "device_ns": step.size.device_ns,
+                "expected_ns": expected_ns,
+            }
+        )
+    manifest = {
+        "point": point.path.name,
+        "ranks": network.ranks,
+        "network": network.model_dump(mode="json"),
+        "dialects": list(dialects),
+        "steps": steps,
+    }
+    (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def write_step(step: Step, network: NetworkConfig, dialect: Dialect, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    dimensions = len(network.dimensions)
+    if dialect == "llmservingsim":
+        text = text_trace(step.rows, dimensions)
+        (folder / TEXT).write_text(text, encoding="utf-8")
+    # Ranks that run the same have the same file but for messages, which steps do not have yet.
+    made: dict[int, bytes] = {}
+    for rank, nodes in enumerate(step.trace.ranks):
+        if id(nodes) not in made:
+            made[id(nodes)] = encoded(
+                nodes, dialect, rank=rank, num_dimensions=dimensions, exact_ns=True
+            )
+        (folder / f"{PREFIX}.{rank}.et").write_bytes(made[id(nodes)])

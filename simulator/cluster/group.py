@@ -1,0 +1,115 @@
+"""A data-parallel group: instances that form their batches together (core/lockstep.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from simulator.build import grow_log
+from simulator.cluster.instance import Instance
+from simulator.core import state
+from simulator.core.lockstep import apply, form, has_work, price, settle
+
+DUMMY_TOKENS = 1  # what a replica without work runs, as vLLM's execute_dummy_batch
+
+
+class Group:
+    """The same to a cluster as an instance."""
+
+    def __init__(self, instances: Sequence[Instance]) -> None:
+        self.event_ns = state.FOREVER
+        self._instances = list(instances)
+        first = instances[0].engine
+        self._depth = int(first.settings[0].batch_queue_size)
+        self._largest_graph = int(first.latency.params[0].max_capture_size)
+        self._padded = first.latency.padded_tokens
+        self._now_ns = 0
+        self._ends: list[int] = []  # of the batches in flight
+        self._must_wait = False
+
+    def took(self, instance: Instance) -> None:
+        """One of the cluster's instances was given a request."""
+        if instance in self._instances:
+            self._look_ahead()
+
+    def advance(self, until_ns: int, look: Callable[[], None] | None) -> list[int]:
+        """As Instance.advance."""
+        done: list[int] = []
+        while not done:
+            if self._must_wait:
+                if self._ends[0] >= until_ns:
+                    break
+                done = self._apply()
+                continue
+            if not self._ends and not any(one.has_requests for one in self._instances):
+                arrival_ns = min(one.next_arrival_ns() for one in self._instances)
+                if arrival_ns >= until_ns:
+                    break
+                self._now_ns = max(self._now_ns, arrival_ns)
+            if self._now_ns >= until_ns:
+                break
+            if look:
+                look()
+            if not self._step():
+                self._must_wait = bool(self._ends)
+        self._look_ahead()
+        return done
+
+    def _step(self) -> bool:
+        """Form a batch in every replica. Whether the next may be formed at once."""
+        ready = [self._has_work(one) for one in self._instances]
+        if not any(ready):
+            return False
+        tokens = [form(one.engine) for one in self._instances]
+        start_ns = max(one.newest_batch().start_ns for one in self._instances)
+        end_ns = int(start_ns)
+        if any(tokens):
+            run = self._run_tokens(tokens)
+            for one in self._instances:
+                one.newest_batch().start_ns = start_ns
+            alone = [
+                price(one.engine, count, sum(run))
+                for one, count in zip(self._instances, run, strict=True)
+            ]
+            end_ns = max(alone)
+        stuck = [settle(one.engine, end_ns) == state.STUCK for one in self._instances]
+        self._ends.append(end_ns)
+        if not any(tokens) and any(stuck):
+            self._instances[stuck.index(True)].cannot_go_on(state.STUCK)
+        return any(tokens) and len(self._ends) < self._depth and self._ends[0] > self._now_ns
+
+    def _run_tokens(self, tokens: list[int]) -> list[int]:
+        """What dense layers run: all as many as the largest where all replay graphs, as vLLM pads."""
+        run = [count or DUMMY_TOKENS for count in tokens]
+        if max(run) > self._largest_graph:
+            return run
+        largest = max(run)
+        if len(self._padded) > largest:  # a linear law has no table of it
+            largest = int(self._padded[largest])
+        return [largest] * len(run)
+
+    def _has_work(self, one: Instance) -> bool:
+        found = has_work(one.engine, self._now_ns)
+        if found == state.LOG_FULL:
+            one.engine = grow_log(one.engine)
+            found = has_work(one.engine, self._now_ns)
+        return bool(found)
+
+    def _apply(self) -> list[int]:
+        self._now_ns = max(self._now_ns, self._ends.pop(0))
+        self._must_wait = False
+        done: list[int] = []
+        for one in self._instances:
+            if apply(one.engine) == state.LIVELOCK:
+                one.cannot_go_on(state.LIVELOCK)
+            one.verify()
+            done += one.finished()
+        return done
+
+    def _look_ahead(self) -> None:
+        if self._must_wait:
+            self.event_ns = self._ends[0]
+        elif self._ends or any(one.has_requests for one in self._instances):
+            self.event_ns = self._now_ns
+        else:
+            arrival_ns = min(one.next_arrival_ns() for one in self._instances)
+            self.event_ns = max(arrival_ns, self._now_ns)

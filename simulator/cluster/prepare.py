@@ -1,0 +1,110 @@
+"""Instances of a cluster as prepared points: the point's sections with what each has of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import InputError, parse_model
+from simulator.cluster.config import ClusterConfig, InstanceConfig
+from simulator.cluster.llmservingsim import load_cluster
+from simulator.cluster.router import router
+from simulator.config import Point
+from simulator.simulation import Prepared, PreparedCluster, prepare_instance
+
+# Members of a group share tables and experts, so these have to be alike.
+ALIKE = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_batched_tokens", "block_size")
+
+
+def prepare_cluster(point: Point, source: str | Path) -> Prepared:
+    """Every instance read, checked and resolved. Raises InputError."""
+    config = cluster_of(point)
+    router(config.routing, source)
+    configs = [(i, one) for i, one in enumerate(config.instances) for _ in range(one.count)]
+    groups: dict[str, list[int]] = {}
+    for number, (_, one) in enumerate(configs):
+        if one.data_parallel_group is not None:
+            groups.setdefault(one.data_parallel_group, []).append(number)
+    for i, one in configs:
+        if one.role != "both":
+            expected = "both: handing a KV cache to another instance is not simulated"
+            raise InputError(source, f"cluster.instances[{i}].role", one.role, expected)
+    points = [instance_point(point, one, i, source) for i, one in configs]
+    for name, members in groups.items():
+        _check_group(name, members, points, source)
+    size_of = {number: len(members) for members in groups.values() for number in members}
+    prepared: dict[tuple[int, int], Prepared] = {}
+    instances = []
+    for number, (i, _) in enumerate(configs):
+        key = i, size_of.get(number, 1)
+        if key not in prepared:
+            where = f"{source}, cluster.instances[{i}]"
+            prepared[key] = prepare_instance(points[number], where, key[1])
+        instances.append(prepared[key])
+    _check_tiers(point, instances, groups, source)
+    cluster = PreparedCluster(
+        tuple(instances),
+        tuple(tuple(members) for members in groups.values() if len(members) > 1),
+        tuple(one.max_in_flight for _, one in configs),
+        config.routing,
+    )
+    return replace(instances[0], point=point, cluster=cluster)
+
+
+def cluster_of(point: Point) -> ClusterConfig:
+    """The point's cluster, read from its file where it names one."""
+    assert point.cluster is not None
+    if point.cluster.llmservingsim is None:
+        return point.cluster
+    read = load_cluster(point.cluster.llmservingsim, point.model.name)
+    given = "routing" in point.cluster.model_fields_set
+    return read.model_copy(update={"routing": point.cluster.routing}) if given else read
+
+
+def instance_point(point: Point, config: InstanceConfig, place: int, source: str | Path) -> Point:
+    """The point of one instance. Raises InputError naming the instance's field."""
+    fields: dict[str, Any] = {
+        name: getattr(point, name) for name in type(point).model_fields if name != "cluster"
+    }
+    for name, given in config.overrides().items():
+        own = getattr(point, name)
+        whole = own is None or name in ("card", "profile", "links")
+        fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
+    where = f"{source}, cluster.instances[{place}]"
+    made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)
+    made.engine.check_against(made.model, where)
+    if made.engine.block_size != point.engine.block_size:
+        expected = f"the point's ({point.engine.block_size}), as prefixes are known by blocks"
+        raise InputError(where, "engine.block_size", made.engine.block_size, expected)
+    return made
+
+
+def _check_tiers(
+    point: Point, instances: list[Prepared], groups: dict[str, list[int]], source: str | Path
+) -> None:
+    """Tiers that instances share are alike to all; loads beside steps know no common step."""
+    together = [name for name, members in groups.items() if len(members) > 1]
+    if together and point.prefix_storage != "none" and point.kv_connector == "OffloadingConnector":
+        expected = f"LMCacheConnectorV1, because data_parallel_group {together[0]} steps together"
+        raise InputError(source, "kv_connector", point.kv_connector, expected)
+    first = instances[0].settings.tiers
+    for number, one in enumerate(instances):
+        for tier, other in zip(first, one.settings.tiers, strict=True):
+            if tier.shared and tier != other:
+                expected = (
+                    f"false, because a token of instance {number} takes {other.bytes_per_token} "
+                    f"bytes and one of instance 0 {tier.bytes_per_token}"
+                )
+                raise InputError(source, f"tiers.{tier.name}.shared", True, expected)
+
+
+def _check_group(name: str, members: list[int], points: list[Point], source: str | Path) -> None:
+    first = points[members[0]].engine
+    for number in members[1:]:
+        engine = points[number].engine
+        for field in ALIKE:
+            if getattr(engine, field) != getattr(first, field):
+                expected = f"{getattr(first, field)}, as the others of data_parallel_group {name}"
+                where = f"cluster: instance {number}: engine.{field}"
+                raise InputError(source, where, getattr(engine, field), expected)

@@ -1,0 +1,68 @@
+"""Pipeline stages: a batch runs through one after the other, and each holds one batch at a time.
+
+A stage starts a batch when the hidden states of the stage before have arrived and it is free. A block's
+attention takes as long in every stage, so it is looked up once.
+"""
+
+from __future__ import annotations
+
+from simulator.core.jit import compiled
+from simulator.core.latency import (
+    DENSE_TOKENS,
+    LINEAR_LAW,
+    PER_SEQUENCE_SEQUENCES,
+    attention_ns,
+    linear_ns,
+    mode_ns,
+    note,
+)
+from simulator.core.state import Engine, Record
+
+
+@compiled
+def run_through(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> int:
+    """Put a batch through all stages. Returns when the last one ends it.
+
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    """
+    latency = engine.latency
+    params = latency.params[0]
+    free_ns = engine.stage_free_ns
+    last = len(free_ns) - 1
+    attention = 0
+    whole = 0
+    if params.law == LINEAR_LAW:
+        kv_tokens = batch.kv_prefill + batch.prefill_chunk + batch.kv_decode_sum + batch.num_decodes
+        whole = linear_ns(params, num_tokens, batch.num_requests, kv_tokens)
+    else:
+        note(engine.outside[DENSE_TOKENS], latency.padded_tokens[num_tokens])
+        note(engine.outside[PER_SEQUENCE_SEQUENCES], batch.num_requests)
+        attention = attention_ns(
+            latency,
+            engine.outside,
+            batch.prefill_chunk,
+            batch.kv_prefill,
+            batch.num_decodes,
+            batch.kv_decode_sum,
+            batch.kv_decode_max,
+            batch.kv_decode_min,
+        )
+    mode = mode_ns(params, num_tokens, batch.prefill_chunk)
+    experts = 0
+    if len(latency.expert_ns) > 1:
+        experts = latency.expert_ns[expert_tokens]
+    ns = batch.start_ns
+    for stage in range(last + 1):
+        num_layers = latency.stage_layers[stage]
+        if stage > 0:
+            ns += latency.send_ns[num_tokens]
+        ns = max(ns, free_ns[stage])
+        if params.law == LINEAR_LAW:
+            ns += whole * num_layers // params.num_layers
+        else:
+            ns += latency.stage_tokens_ns[stage, num_tokens] + num_layers * (attention + experts)
+            if stage == last:
+                ns += latency.sequences_ns[batch.num_requests]
+        ns += mode * num_layers // params.num_layers
+        free_ns[stage] = ns
+    return max(batch.start_ns + 1, ns)

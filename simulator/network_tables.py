@@ -1,0 +1,108 @@
+"""What the links between a model's ranks add to a step, as tables by tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from profiles.architecture import ALL_REDUCE
+from profiles.bundle import Bundle, LayerTable
+from profiles.errors import InputError
+from profiles.provenance import DERIVED, all_of
+from profiles.routing import Routing, expert_block_ns
+from simulator.config import EngineConfig, Point
+from simulator.network.collectives import message_ns
+from simulator.network.config import NetworkConfig
+from simulator.network.cost import collective_ns, collective_table
+from simulator.network.links import DATA, PIPELINE, TENSOR
+from simulator.parallel import stage_layers
+from simulator.step_tables import ONE_STAGE, Stages
+
+
+def network_of(point: Point, source: str | Path, replicas: int = 1) -> NetworkConfig:
+    """The network of one instance, or of a group of `replicas`. The point has links."""
+    assert point.links is not None
+    engine = point.engine
+    ranks = (engine.tensor_parallel_size, engine.pipeline_parallel_size, replicas)
+    return point.links.network(ranks, point.card.memory_bandwidth_gbps, source)
+
+
+def with_all_reduce(bundle: Bundle, point: Point, source: str | Path) -> Bundle:
+    """The bundle with the modelled all-reduce of hidden states among its dense layers."""
+    network, most = network_of(point, source), point.engine.max_num_batched_tokens
+    assert point.links is not None
+    embedding = point.links.embedding_all_reduce
+    return _with_all_reduce(bundle, network, hidden_bytes(point), most, embedding)
+
+
+def hidden_bytes(point: Point) -> int:
+    """Of one token's hidden state."""
+    return point.model.hidden_size * point.model.bytes_per_element(point.engine.dtype)
+
+
+@lru_cache(maxsize=16)
+def _with_all_reduce(
+    bundle: Bundle, network: NetworkConfig, token_bytes: int, max_num_tokens: int, embedding: bool
+) -> Bundle:
+    ns = collective_table(network, "all_reduce", token_bytes, max_num_tokens, (TENSOR,))[1:]
+    tokens = np.arange(1, max_num_tokens + 1, dtype=np.int64)
+    table = LayerTable(tokens, ns, all_of(DERIVED, tokens))
+    total = hashlib.sha256(f"{bundle.content_id} {embedding}".encode() + ns.tobytes())
+    return replace(
+        bundle,
+        content_id=total.hexdigest(),
+        architecture=bundle.architecture.with_all_reduce(embedding),
+        dense={**bundle.dense, ALL_REDUCE: table},
+    )
+
+
+def shared_experts(
+    bundle: Bundle, point: Point, routing: Routing, replicas: int, source: str | Path
+) -> tuple[int, ...]:
+    """By tokens of all replicas: a block's experts on the slowest rank and what replicas exchange.
+
+    vLLM's allgather_reducescatter: every replica's hidden states and router logits are gathered from
+    all, the experts run, and their results are added up and scattered; then the ranks of a replica
+    add up theirs. Raises InputError if the bundle has no expert table over awake experts.
+    """
+    if bundle.moe is None:
+        expected = "false, or tables with moe.csv: experts measured over tokens and experts awake"
+        raise InputError(source, "engine.enable_expert_parallel", True, expected)
+    engine, model = point.engine, point.model
+    tokens = np.arange(replicas * engine.max_num_batched_tokens + 1, dtype=np.int64)
+    ns = expert_block_ns(bundle.moe, routing, tokens)
+    network = network_of(point, source, replicas)
+    element = model.bytes_per_element(engine.dtype)
+    share = -(-tokens // replicas) * (model.hidden_size + model.experts) * element
+    whole = tokens * model.hidden_size * element
+    ns += collective_ns(network, "all_gather", share, (DATA,))
+    ns += collective_ns(network, "reduce_scatter", whole, (DATA,))
+    if engine.tensor_parallel_size > 1:
+        ns += collective_ns(network, "all_reduce", whole // replicas, (TENSOR,))
+    return tuple(ns.tolist())
+
+
+def stages_of(point: Point, source: str | Path) -> Stages:
+    """The pipeline stages, and how long a batch's hidden states travel from one to the next."""
+    engine = point.engine
+    if engine.pipeline_parallel_size == 1:
+        return ONE_STAGE
+    network = network_of(point, source)
+    layers = _stage_sizes(point.model.num_hidden_layers, engine)
+    return Stages(layers, _send_ns(network, hidden_bytes(point), engine.max_num_batched_tokens))
+
+
+def _stage_sizes(num_layers: int, engine: EngineConfig) -> tuple[int, ...]:
+    return tuple(
+        end - first for first, end in stage_layers(num_layers, engine.pipeline_parallel_size)
+    )
+
+
+@lru_cache(maxsize=16)
+def _send_ns(network: NetworkConfig, token_bytes: int, max_num_tokens: int) -> tuple[int, ...]:
+    sizes = np.arange(max_num_tokens + 1, dtype=np.int64) * token_bytes
+    return tuple(message_ns(network.dimensions[PIPELINE], 1, sizes).tolist())
