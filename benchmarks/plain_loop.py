@@ -35,7 +35,7 @@ DEMANDED = {
     "enable_prefix_caching": True,
     "scheduler_reserve_full_isl": True,
     "long_prefill_token_threshold": 0,
-    "tier": None,
+    "tiers": (),
 }
 
 

@@ -108,4 +108,24 @@ def metrics_of(result: Result) -> dict[str, float]:
     for wave in summary.get("waves", []):
         for statistic, value in (wave["ttft_ms"] or {}).items():
             flat[f"wave{wave['wave']}/ttft_ms/{statistic}"] = value
-    return {name: float(value) for name, value in flat.items()}
+    return {name: float(value) for name, value in (flat | _storage(summary)).items()}
+
+
+def _storage(summary: dict[str, Any]) -> dict[str, float]:
+    """What the storage tiers did; nothing where there is none."""
+    storage = summary["prefix_storage"]
+    if not storage["tiers"]:
+        return {}
+    flat: dict[str, float] = {
+        "storage/stalled_ms": storage["stalled_ns"] / 1e6,
+        "storage/waiting_ms": storage["waiting_ns"] / 1e6,
+        "storage/given_back": storage["given_back"],
+    }
+    for tier, counts in storage["tiers"].items():
+        for name in ("hit_tokens", "loaded_tokens", "loaded_bytes", "written_bytes"):
+            flat[f"storage/{tier}/{name}"] = counts[name]
+        for name in ("evicted_chunks", "failed_stores"):
+            flat[f"storage/{tier}/{name}"] = counts[name]
+        for name in ("load", "link_wait", "store"):
+            flat[f"storage/{tier}/{name}_ms"] = counts[f"{name}_ns"] / 1e6
+    return flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from simulator.core import state
 from simulator.core.latency import Latency
-from simulator.core.log import EVENTS_PER_SEAT, INTERVALS_PER_SEAT
+from simulator.core.log import INTERVALS_PER_SEAT, events_of_a_step
 from simulator.core.state import Engine
 from simulator.prefix import BlockHashes
+from simulator.records import one, records
 from simulator.step_tables import new_outside
+from simulator.storage import CONNECTORS, TierSettings, build_storage
 from simulator.workloads import Workload
 
 ADMISSIONS = {
@@ -22,17 +25,6 @@ ADMISSIONS = {
 }
 INITIAL_STEPS = 8192
 INITIAL_INTERVALS = 16384
-
-
-@dataclass(frozen=True)
-class TierSettings:
-    """A storage tier with everything resolved."""
-
-    capacity_bytes: int
-    tokens_per_chunk: int
-    bytes_per_token: int
-    bytes_per_ns: float
-    latency_ns: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,9 @@ class EngineSettings:
     host_ns_per_step: int = 0
     host_ns_per_request: int = 0
     empty_step_ns: int = 0
-    tier: TierSettings | None = None
+    kv_connector: str = "LMCacheConnectorV1"
+    tiers: tuple[TierSettings, ...] = ()
+    """In the order they are looked up: at most two, of equal chunks and bytes per token."""
     log_events: bool = False
     report_finished: bool = False
     """Stop when requests have finished, so that a cluster can look at them."""
@@ -67,6 +61,14 @@ class EngineSettings:
     """Requests do not arrive by themselves: a cluster's router hands them over."""
     stride: bool = True
     """Whether core/stride.py may take its short cut. Results are the same without it."""
+
+    @property
+    def uses_tiers(self) -> bool:
+        return bool(self.tiers) and self.enable_prefix_caching
+
+    @property
+    def offloads(self) -> bool:
+        return self.uses_tiers and CONNECTORS[self.kv_connector] == state.OFFLOADING
 
     @property
     def num_usable_blocks(self) -> int:
@@ -135,8 +137,13 @@ def build_engine(
     settings: EngineSettings,
     latency: Latency,
     arrival_ns: NDArray[np.int64] | None = None,
+    tiers: Sequence[state.Tier | None] = (),
 ) -> tuple[Engine, dict[int, str]]:
-    """The engine before its first step, and the requests it refuses with the reasons."""
+    """The engine before its first step, and the requests it refuses with the reasons.
+
+    `tiers`: those it shares with other engines, from `build_tier` with the same settings and the
+    same numbering of hashes; None is one of its own.
+    """
     refused = refusals(workload, settings)
     arrival = workload.arrival_ns if arrival_ns is None else arrival_ns
     requests = _requests(workload, hashes, settings, refused)
@@ -158,7 +165,7 @@ def build_engine(
     comes = (workload.session_parent < 0) & (requests.status != state.REFUSED)
     roots = np.flatnonzero(comes & (not settings.routed))
     order = roots[np.argsort(arrival[roots], kind="stable")].astype(np.int32)
-    counters = _one(state.COUNTERS)
+    counters = one(state.COUNTERS)
     counters.num_to_come = 0 if settings.routed else n - len(refused)
     seats, places = settings.max_num_seqs + 1, n + 1
     if settings.is_infinilm:
@@ -172,6 +179,7 @@ def build_engine(
         preempted=np.zeros(settings.max_num_seqs + 1, np.int32),
         fresh=np.zeros(places, np.int32),
         heap=np.zeros(n + 1 if settings.policy == "priority" else 1, np.int32),
+        skipped=np.zeros(n + 1 if settings.offloads else 1, np.int32),
         arrival_order=order,
         released=np.zeros(n - len(order) + 1, np.int32),
         finished=np.zeros(seats if settings.report_finished else 1, np.int32),
@@ -180,22 +188,20 @@ def build_engine(
     num_stages = len(latency.stage_layers)
     depth = num_stages if num_stages > 1 else 2 if settings.async_scheduling else 1
     batches = state.Batches(
-        info=_records(depth, state.BATCH),
-        entries=_records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
-        details=_records((depth, settings.max_num_seqs), state.BATCH_DETAIL),
+        info=records(depth, state.BATCH),
+        entries=records((depth, settings.max_num_seqs), state.BATCH_ENTRY),
+        details=records((depth, settings.max_num_seqs), state.BATCH_DETAIL),
     )
     log = state.Log(
-        steps=_records(INITIAL_STEPS, state.STEP),
-        events=_records(
-            4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT
-        ),
-        intervals=_records(INITIAL_INTERVALS + settings.max_num_seqs, state.INTERVAL),
-        sizes=_one(state.LOG_SIZES),
+        steps=records(INITIAL_STEPS, state.STEP),
+        events=records(4 * settings.max_num_seqs + 4096 if settings.log_events else 1, state.EVENT),
+        intervals=records(INITIAL_INTERVALS + settings.max_num_seqs, state.INTERVAL),
+        sizes=one(state.LOG_SIZES),
     )
     engine = Engine(
         settings=_settings(settings, depth, int(requests.end_num_tokens.max(initial=1))),
         kv=kv,
-        tier=_tier(settings, hashes),
+        storage=build_storage(settings, hashes, n, tiers),
         queues=queues,
         batches=batches,
         latency=latency,
@@ -212,7 +218,9 @@ def grow_log(engine: Engine) -> Engine:
     seats = int(engine.settings[0].max_num_seqs)
     events = log.events
     if engine.settings[0].log_events:
-        events = _grown(events, int(sizes.num_events), EVENTS_PER_SEAT * seats)
+        # Compiled, it cannot be called from here; the function behind it can.
+        room = getattr(events_of_a_step, "py_func", events_of_a_step)(engine)
+        events = _grown(events, int(sizes.num_events), int(room))
     return engine._replace(
         log=log._replace(
             steps=_grown(log.steps, int(engine.queues.counters[0].num_steps), 1),
@@ -226,30 +234,15 @@ def _grown(array: state.Records, used: int, room: int) -> state.Records:
     """The array itself if it has room, else one at least twice as large."""
     if used + room <= len(array):
         return array
-    larger = _records(max(2 * len(array), used + room), array.dtype)
+    larger = records(max(2 * len(array), used + room), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-CACHE_LINE = 64
-
-
-def _records(shape: int | tuple[int, ...], dtype: np.dtype[np.void]) -> state.Records:
-    """Zeroed records that start on a cache line."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.zeros(size + CACHE_LINE, np.uint8)
-    start = -raw.ctypes.data % CACHE_LINE
-    return raw[start : start + size].view(dtype).reshape(shape).view(np.recarray)
-
-
-def _one(dtype: np.dtype[np.void]) -> state.Records:
-    return _records(1, dtype)
 
 
 def _requests(
     workload: Workload, hashes: BlockHashes, settings: EngineSettings, refused: dict[int, str]
 ) -> state.Records:
-    requests = _records(len(workload), state.REQUEST)
+    requests = records(len(workload), state.REQUEST)
     requests.num_tokens = workload.num_prompt_tokens
     requests.end_num_tokens = end_num_tokens(workload, settings.max_model_len)
     requests.status = state.UNBORN
@@ -268,7 +261,7 @@ def _infos(
     refused: dict[int, str],
 ) -> state.Records:
     n = len(workload)
-    infos = _records(n, state.REQUEST_INFO)
+    infos = records(n, state.REQUEST_INFO)
     infos.arrival_ns = arrival
     for field in ("queued_ns", "first_scheduled_ns", "first_token_ns"):
         infos[field] = state.NEVER
@@ -289,7 +282,7 @@ def _infos(
 def _blocks(num_usable_blocks: int) -> state.Records:
     """All blocks in the free queue, lowest first; the last two records are its sentinels."""
     n = num_usable_blocks
-    blocks = _records(n + 2, state.BLOCK)
+    blocks = records(n + 2, state.BLOCK)
     head, tail = n, n + 1
     blocks.block_hash = state.NONE
     blocks.next_free[:n] = np.arange(1, n + 1)
@@ -302,34 +295,14 @@ def _blocks(num_usable_blocks: int) -> state.Records:
 
 
 def _cached_blocks(num_hashes: int) -> state.Records:
-    cached = _records(max(1, num_hashes), state.CACHED_BLOCKS)
+    cached = records(max(1, num_hashes), state.CACHED_BLOCKS)
     cached.first = state.NONE
     cached.last = state.NONE
     return cached
 
 
-def _tier(settings: EngineSettings, hashes: BlockHashes) -> state.Tier:
-    """An empty tier; one that is not there has no capacity."""
-    store = _one(state.TIER_STORE)
-    tier = settings.tier
-    if tier is None or not settings.enable_prefix_caching:
-        return state.Tier(np.zeros(1, np.int32), _records(2, state.TIER_CHUNK), store)
-    store.tokens_per_chunk = tier.tokens_per_chunk
-    store.blocks_per_chunk = blocks_per_chunk = tier.tokens_per_chunk // settings.block_size
-    store.bytes_per_chunk = tier.tokens_per_chunk * tier.bytes_per_token
-    store.bytes_per_ns = tier.bytes_per_ns
-    store.latency_ns = tier.latency_ns
-    # No more chunks than the workload has blocks for can ever be stored.
-    most = max(1, len(hashes.ids) // blocks_per_chunk)
-    n = min(most, tier.capacity_bytes // int(store.bytes_per_chunk[0]))
-    store.capacity, store.head, store.tail = n, n, n + 1
-    chunks = _records(n + 2, state.TIER_CHUNK)
-    chunks.next[n], chunks.prev[n + 1] = n + 1, n
-    return state.Tier(np.full(max(1, hashes.count), state.NONE, np.int32), chunks, store)
-
-
 def _pool(settings: EngineSettings) -> state.Records:
-    pool = _one(state.POOL)
+    pool = one(state.POOL)
     n = settings.num_usable_blocks
     pool.block_size = settings.block_size
     pool.num_usable_blocks = pool.num_free_blocks = pool.min_free_blocks = n
@@ -339,7 +312,7 @@ def _pool(settings: EngineSettings) -> state.Records:
 
 
 def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Records:
-    record = _one(state.SETTINGS)
+    record = one(state.SETTINGS)
     for field in (
         "max_num_seqs",
         "max_num_batched_tokens",
@@ -369,6 +342,8 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
     )
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
+    if settings.uses_tiers:
+        record.kv_connector = CONNECTORS[settings.kv_connector]
     # The head of the line computes at least one token a step, so it samples within as many steps as
     # it has tokens; a few preemptions may make it start over.
     record.max_steps_without_token = 1000 + 4 * longest

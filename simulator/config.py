@@ -195,15 +195,18 @@ class LinearLaw(Frozen):
 
 
 class TierConfig(Frozen):
-    """A tier of prefix storage: CPU or CXL memory of one instance.
+    """A tier of prefix storage: CPU or CXL memory.
 
-    Bandwidth in 10^9 bytes a second and latency count from the tier to the device.
+    Capacity and bandwidth are those of the host: what all ranks keep and move together. Bandwidth is
+    in 10^9 bytes a second, the same in each direction.
     """
 
     capacity_gib: FinitePositive
     bandwidth_gbps: FinitePositive
     latency_us: Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     chunk_tokens: Positive = 256
+    shared: Flag = False
+    """One pool and one link for all instances of a cluster, or for each its own."""
 
 
 PROFILE_SOURCES = ("bundle", "bundles", "aiconfigurator", "datasheet", "linear")
@@ -306,8 +309,11 @@ class Point(Frozen):
     overhead: Overhead = Overhead()
     cluster: ClusterConfig | None = None
     """Several instances; the point's sections are what they have in common."""
-    prefix_storage: Literal["none", "cpu", "cxl"] = "none"
-    """Which of `tiers` keeps prefixes that the device evicts."""
+    prefix_storage: Literal["none", "cpu", "cxl", "cpu+cxl"] = "none"
+    """Which of `tiers` keep prefixes that the device evicts; of two, cpu is looked up first."""
+    kv_connector: Literal["LMCacheConnectorV1", "OffloadingConnector"] = "LMCacheConnectorV1"
+    """vLLM's name of what moves prefixes to and from `tiers`: loads before the step, or loads and
+    stores beside steps while the request waits."""
     tiers: dict[Literal["cpu", "cxl"], TierConfig] = {}
     arrivals: Literal["workload", "recorded"] = "workload"
     """When requests arrive: as the workload says, or as `recorded_run` has it: when the client sent
@@ -318,6 +324,12 @@ class Point(Frozen):
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
 
+    @property
+    def chosen_tiers(self) -> dict[str, TierConfig]:
+        """The tiers in use by name, in the order they are looked up."""
+        names = self.prefix_storage.split("+")
+        return {name: tier for name in names for key, tier in self.tiers.items() if key == name}
+
     @model_validator(mode="after")
     def _tier_is_there(self) -> Self:
         if self.prefix_storage == "none":
@@ -325,15 +337,30 @@ class Point(Frozen):
         if self.engine.is_infinilm:
             expected = "none, because engine.engine is infinilm"
             raise FieldError("prefix_storage", self.prefix_storage, expected)
-        tier = self.tiers.get(self.prefix_storage)
-        if tier is None:
+        wanted = self.prefix_storage.split("+")
+        if any(name not in self.tiers for name in wanted):
             known = f"none or one of tiers: {', '.join(self.tiers) or 'none there'}"
             raise FieldError("prefix_storage", self.prefix_storage, known)
-        if tier.chunk_tokens % self.engine.block_size:
+        for name, tier in self.chosen_tiers.items():
+            if tier.chunk_tokens % self.engine.block_size:
+                raise FieldError(
+                    f"tiers.{name}.chunk_tokens",
+                    tier.chunk_tokens,
+                    f"a multiple of engine.block_size ({self.engine.block_size})",
+                )
+        first, *others = self.chosen_tiers.values()
+        for tier in others:
+            if tier.chunk_tokens != first.chunk_tokens:
+                raise FieldError(
+                    f"tiers.{wanted[1]}.chunk_tokens",
+                    tier.chunk_tokens,
+                    f"as tiers.{wanted[0]}.chunk_tokens ({first.chunk_tokens}), because both are used",
+                )
+        if others and self.kv_connector == "OffloadingConnector":
             raise FieldError(
-                f"tiers.{self.prefix_storage}.chunk_tokens",
-                tier.chunk_tokens,
-                f"a multiple of engine.block_size ({self.engine.block_size})",
+                "prefix_storage",
+                self.prefix_storage,
+                "one tier, because kv_connector OffloadingConnector moves to and from one",
             )
         if not self.engine.enable_prefix_caching:
             raise FieldError(

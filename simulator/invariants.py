@@ -21,6 +21,9 @@ def check_invariants(engine: Engine) -> None:
     _check_blocks(engine)
     _check_index(engine)
     _check_requests(engine)
+    _check_transfers(engine)
+    for name, tier in (("near", engine.storage.near), ("far", engine.storage.far)):
+        _check_tier(name, tier)
     _check_time(engine)
     if engine.settings[0].engine == state.INFINILM:
         _check_reservations(engine)
@@ -91,12 +94,12 @@ def _check_requests(engine: Engine) -> None:
         *queues.preempted[: counters.num_preempted_waiting].tolist(),
         *queues.fresh[counters.fresh_head : counters.fresh_tail].tolist(),
         *queues.heap[: counters.heap_size].tolist(),
+        *queues.skipped[: counters.num_skipped].tolist(),
     ]
-    by_status = {s: np.flatnonzero(requests.status == s).tolist() for s in range(6)}
+    by_status = {s: np.flatnonzero(requests.status == s).tolist() for s in range(7)}
     _demand("running", sorted(running), by_status[state.RUNNING])
-    _demand(
-        "waiting", sorted(waiting), sorted(by_status[state.WAITING] + by_status[state.PREEMPTED])
-    )
+    all_waiting = (state.WAITING, state.PREEMPTED, state.WAITING_FOR_REMOTE_KVS)
+    _demand("waiting", sorted(waiting), sorted(r for s in all_waiting for r in by_status[s]))
     _demand("unfinished", len(running) + len(waiting), int(counters.num_unfinished))
     if engine.settings[0].routed:  # others may take who has not come
         _demand("to come", int(counters.num_released), int(counters.num_to_come))
@@ -109,7 +112,14 @@ def _check_requests(engine: Engine) -> None:
     slots = requests.num_blocks * int(engine.kv.pool[0].block_size)
     short = (requests.status == state.RUNNING) & (requests.num_computed_tokens > slots)
     _demand("running without a slot for a token", np.flatnonzero(short).tolist(), [])
-    idle = np.isin(requests.status, (state.RUNNING,), invert=True) & (requests.num_blocks > 0)
+    # With loads beside steps, a request that has loaded or loads waits with its blocks, and a finished
+    # one holds them until they are stored.
+    connection = engine.storage.connection[0]
+    holders = np.isin(requests.status, (state.RUNNING, state.WAITING_FOR_REMOTE_KVS))
+    if engine.settings[0].kv_connector == state.OFFLOADING:
+        holders |= np.isin(requests.status, all_waiting) & (requests.num_computed_tokens > 0)
+        holders[engine.storage.held[: connection.num_held]] = True
+    idle = ~holders & (requests.num_blocks > 0)
     _demand("blocks held by requests that do not run", np.flatnonzero(idle).tolist(), [])
     done = requests.status == state.FINISHED
     _demand(
@@ -119,6 +129,63 @@ def _check_requests(engine: Engine) -> None:
     )
     generated = int((requests.num_tokens - engine.kv.infos.num_prompt_tokens).sum())
     _demand("generated tokens", generated, int(counters.num_generated_tokens))
+
+
+def _check_transfers(engine: Engine) -> None:
+    """Who waits for a load is on the link or reported; who holds blocks for a store has finished."""
+    storage, requests = engine.storage, engine.kv.requests
+    connection = storage.connection[0]
+    if engine.settings[0].kv_connector != state.OFFLOADING:
+        return
+    loading = storage.loading[: engine.queues.counters[0].num_loading].tolist()
+    remote = np.flatnonzero(requests.status == state.WAITING_FOR_REMOTE_KVS)
+    unreported = remote[storage.transfers.loaded[remote] == 0]
+    _demand("loads and who waits for them", sorted(loading), unreported.tolist())
+    ends = storage.transfers.load_end_ns[loading][: connection.num_submitted]
+    _demand("loads in the order in which they end", sorted(ends.tolist()), ends.tolist())
+    held = storage.held[: connection.num_held].tolist()
+    _demand("blocks held twice", len(set(held)), len(held))
+    _demand("held and not finished", [r for r in held if requests.status[r] != state.FINISHED], [])
+    count = int(connection.blocks_per_chunk)
+    chunks = {
+        int(engine.kv.block_hashes[requests.block_hashes_start[r] + (chunk + 1) * count - 1])
+        for r in loading
+        for chunk in range(
+            storage.transfers.load_first_chunk[r], storage.transfers.load_end_chunk[r]
+        )
+    }
+    _demand("chunks being loaded", set(np.flatnonzero(storage.being_loaded).tolist()), chunks)
+    places = [int(storage.near.place[block_hash]) for block_hash in chunks]
+    lost = [p for p in places if p == state.NONE or storage.near.chunks.ref_cnt[p] < 1]
+    _demand("chunks being loaded that are not pinned", lost, [])
+    for r in range(len(requests)):
+        place = int(storage.transfers.first_pending[r])
+        while place != state.NONE:
+            _demand("a chunk being stored", int(storage.near.chunks.ref_cnt[place]), state.PENDING)
+            place = int(storage.near.chunks.next_pending[place])
+
+
+def _check_tier(name: str, tier: state.Tier) -> None:
+    """The tier's index, its order of use and its counters say the same; nothing is over capacity."""
+    store = tier.store[0]
+    if store.capacity == 0:
+        return
+    order: list[int] = []
+    place = int(tier.chunks.next[store.head])
+    while place != store.tail and len(order) <= store.capacity:
+        order.append(place)
+        place = int(tier.chunks.next[place])
+    _demand(f"chunks of the {name} tier in order of use", len(order), int(store.num_chunks))
+    indexed = np.flatnonzero(tier.place != state.NONE)
+    _demand(
+        f"chunks of the {name} tier by hash",
+        {int(h): int(tier.place[h]) for h in indexed},
+        {int(tier.chunks.block_hash[p]): p for p in order},
+    )
+    if store.num_chunks > store.capacity or store.num_places > store.capacity:
+        raise InvariantError(f"{store.num_chunks} chunks in a tier of {store.capacity}")
+    wrong = tier.chunks.ref_cnt[order] < state.PENDING
+    _demand(f"references to chunks of the {name} tier", int(wrong.sum()), 0)
 
 
 def _check_time(engine: Engine) -> None:

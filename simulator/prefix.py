@@ -28,6 +28,15 @@ class BlockHashes:
     ids: npt.NDArray[np.int32]
     count: int  # ids are 0..count-1
 
+    def of_requests(self, rows: npt.NDArray[np.integer[Any]]) -> BlockHashes:
+        """Those of some of the requests, in the order given, numbered as before."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        first = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        ids = self.ids[first + np.arange(offsets[-1])]
+        return BlockHashes(_read_only(offsets), _read_only(ids), self.count)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("offsets", "ids"):
             state[name].flags.writeable = False

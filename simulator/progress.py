@@ -59,7 +59,7 @@ def no_progress(engine: Engine, workload: Workload, reason: int) -> str:
     waiting = [
         f"{workload.request_ids[r]} waits for {blocks_for(engine, r)} blocks"
         for r in range(len(requests))
-        if requests.status[r] in (state.WAITING, state.PREEMPTED)
+        if requests.status[r] in (state.WAITING, state.PREEMPTED, state.WAITING_FOR_REMOTE_KVS)
     ]
     running = [
         f"{workload.request_ids[r]} holds {requests.num_blocks[r]} blocks at "

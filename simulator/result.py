@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,14 +73,19 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def requests_table(
-    engine: Engine, workload: Workload, refused: dict[int, str], storage: str = "none"
+    engine: Engine, workload: Workload, refused: dict[int, str], tiers: Sequence[str] = ()
 ) -> pa.Table:
-    """One row a request, in the workload's order. Times in ns, null for what never happened."""
+    """One row a request, in the workload's order. Times in ns, null for what never happened.
+
+    `tiers` names the storage tiers in the order they are looked up.
+    """
     r, info = engine.kv.requests, engine.kv.infos
     requested = workload.num_output_tokens
     output = r.num_tokens - info.num_prompt_tokens
     finished = r.status == state.FINISHED
     reasons = [refused.get(i) for i in range(len(r))]
+    of_tier = (info.num_external_tokens - info.num_far_tokens, info.num_far_tokens)
+    hits, none = dict(zip(tiers, of_tier, strict=False)), np.zeros(len(r), np.int32)
     never_arrived = (info.queued_ns == state.NEVER) & (workload.session_parent >= 0)
     return pa.table(
         {
@@ -96,10 +101,7 @@ def requests_table(
             "requested_output_tokens": requested,
             "output_tokens": output,
             "hit_tokens_gpu": np.maximum(r.num_cached_tokens, 0) - info.num_external_tokens,
-            **{
-                f"hit_tokens_{tier}": info.num_external_tokens * (tier == storage)
-                for tier in ("cpu", "cxl")
-            },
+            **{f"hit_tokens_{tier}": hits.get(tier, none) for tier in ("cpu", "cxl")},
             "preemptions": np.ascontiguousarray(r.num_preemptions),
             "finished": finished,
             "capped": finished & (output < requested),

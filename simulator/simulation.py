@@ -20,7 +20,7 @@ from profiles.recorded import RecordedRun, load_recorded_run
 from profiles.routing import Routing
 from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
-from simulator.build import EngineSettings, TierSettings, build_engine
+from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.cluster.config import RoutingConfig
 from simulator.config import Point, TableScale
@@ -39,6 +39,7 @@ from simulator.step_tables import (
     step_sources,
     step_tables,
 )
+from simulator.storage import TierSettings
 from simulator.summary import summarize
 from simulator.time_sources import TimeSources, linear_sources
 from simulator.waves import wave_arrivals
@@ -80,7 +81,7 @@ class Prepared:
         What InfiniLM's scheduler does not know stays at its default, so that points that differ in it
         alone are one run.
         """
-        engine = self.point.engine
+        engine, tiers = self.point.engine, resolve_tiers(self.point)
         if engine.is_infinilm:
             assert engine.admission is not None  # EngineConfig demands it
             return EngineSettings(
@@ -111,24 +112,9 @@ class Prepared:
             async_scheduling=self.overhead.async_scheduling,
             host_ns_per_step=self.overhead.host_ns_per_step,
             host_ns_per_request=self.overhead.host_ns_per_request,
-            tier=self.tier,
-        )
-
-    @property
-    def tier(self) -> TierSettings | None:
-        """The storage tier the point uses. Its bytes are those of all ranks."""
-        point = self.point
-        if point.prefix_storage == "none":
-            return None
-        config = point.tiers[point.prefix_storage]
-        _, kv_dtype = element_types(point)
-        ranks = point.engine.tensor_parallel_size
-        return TierSettings(
-            capacity_bytes=int(config.capacity_gib * 2**30),
-            tokens_per_chunk=config.chunk_tokens,
-            bytes_per_token=ranks * point.model.kv_bytes_per_token(kv_dtype, ranks),
-            bytes_per_ns=config.bandwidth_gbps,
-            latency_ns=round(config.latency_us * 1000),
+            # Without a tier there is nothing to connect: every point is the same run then.
+            kv_connector=self.point.kv_connector if tiers else EngineSettings.kv_connector,
+            tiers=tiers,
         )
 
 
@@ -228,12 +214,30 @@ def run(
         prepared.workload, prepared.hashes, settings, prepared.latency, prepared.arrival_ns
     )
     engine = run_to_end(engine, prepared.workload, check=prepared.point.check_invariants, look=look)
-    requests = requests_table(engine, prepared.workload, refused, prepared.point.prefix_storage)
+    requests = requests_table(engine, prepared.workload, refused, list(prepared.point.chosen_tiers))
     return Result(
         summary=summarize(prepared, engine, requests, refused),
         requests=requests,
         timeseries=timeseries_table(engine),
         steps=steps_table(engine, prepared.workload) if steps else None,
+    )
+
+
+def resolve_tiers(point: Point) -> tuple[TierSettings, ...]:
+    """The storage tiers a point uses, in the order they are looked up. A host keeps all ranks' bytes."""
+    _, kv_dtype = element_types(point)
+    ranks = point.engine.tensor_parallel_size
+    return tuple(
+        TierSettings(
+            capacity_bytes=int(tier.capacity_gib * 2**30),
+            tokens_per_chunk=tier.chunk_tokens,
+            bytes_per_token=ranks * point.model.kv_bytes_per_token(kv_dtype, ranks),
+            bytes_per_ns=tier.bandwidth_gbps,
+            latency_ns=round(tier.latency_us * 1000),
+            name=name,
+            shared=tier.shared,
+        )
+        for name, tier in point.chosen_tiers.items()
     )
 
 

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
     from simulator.simulation import Prepared
 
 SHOWN_REFUSALS = 20
+TIER_COUNTS = (
+    "loads",
+    "loaded_tokens",
+    "loaded_bytes",
+    "load_ns",
+    "link_wait_ns",
+    "stores",
+    "stored_chunks",
+    "written_bytes",
+    "store_ns",
+    "failed_stores",
+)
 
 
 def servesweep_version() -> str:
@@ -67,8 +79,18 @@ def summarize(
         "prefix_storage": _storage(prepared, engine),
         "time_by_source": time_by_source(engine, prepared.sources),
         "outside_measured_grid": outside_report(engine),
-        "notes": list(prepared.notes),
+        "notes": [*prepared.notes, *_notes(engine)],
     }
+
+
+def _notes(engine: Engine) -> list[str]:
+    given_back = int(engine.storage.connection[0].num_given_back)
+    if given_back == 0:
+        return []
+    return [
+        f"vLLM would hang: {given_back} times only loaded requests held blocks and the first of them "
+        "did not fit; each time the last one gave its blocks back"
+    ]
 
 
 def engine_as_run(prepared: Prepared) -> dict[str, Any]:
@@ -210,24 +232,40 @@ def _prefix_cache(engine: Engine) -> dict[str, Any]:
 
 
 def _storage(prepared: Prepared, engine: Engine) -> dict[str, Any]:
-    """What the storage tier held and moved; bytes of all ranks."""
-    kind = prepared.point.prefix_storage
-    if kind == "none":
-        return {"tier": kind}
-    store = engine.tier.store[0]
-    counted = (
-        "capacity",
-        "num_chunks",
-        "loads",
-        "loaded_tokens",
-        "loaded_bytes",
-        "load_ns",
-        "stored_chunks",
-        "evicted_chunks",
-        "written_bytes",
-    )
-    hit = int(engine.kv.infos.num_external_tokens.sum())
-    return {"tier": kind, "hit_tokens": hit, **{name: int(store[name]) for name in counted}}
+    """What the storage tiers held and moved; bytes of all ranks.
+
+    `hit_tokens` counts as hit_rate does; `loaded_tokens` counts every load, those after a preemption
+    too. `stalled_ns`: steps delayed by transfers; `waiting_ns`: requests waiting for their loads.
+    """
+    point, storage = prepared.point, engine.storage
+    if point.prefix_storage == "none":
+        return {"tiers": {}}
+    connection, infos = storage.connection[0], engine.kv.infos
+    far = int(infos.num_far_tokens.sum())
+    hits = (int(infos.num_external_tokens.sum()) - far, far)
+    tiers = {
+        name: {
+            "capacity_chunks": int(tier.store[0].capacity),
+            "chunks": int(tier.store[0].num_chunks),
+            "evicted_chunks": int(tier.store[0].evicted_chunks),
+            "hit_tokens": hit,
+            **{field: int(use[field]) for field in TIER_COUNTS},
+        }
+        for name, tier, use, hit in zip(
+            point.chosen_tiers, (storage.near, storage.far), storage.use, hits, strict=False
+        )
+    }
+    return {
+        "kv_connector": point.kv_connector,
+        "tiers": tiers,
+        "stalled_ns": int(connection.stalled_ns),
+        "waiting_ns": int(connection.waiting_ns),
+        "given_back": int(connection.num_given_back),
+        "vllm": {
+            name: int(connection[name])
+            for name in ("queries", "hits", "preempted_queries", "preempted_hits")
+        },
+    }
 
 
 def outside_report(engine: Engine) -> dict[str, dict[str, int]]:

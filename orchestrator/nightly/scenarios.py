@@ -20,6 +20,7 @@ from simulator.core.state import Engine
 from simulator.prefix import block_hashes
 from simulator.progress import run_to_end
 from simulator.step_tables import linear_law
+from simulator.storage import TierSettings
 from simulator.workloads import Workload
 from simulator.workloads.llmservingsim import read_jsonl
 
@@ -27,6 +28,9 @@ MODES = {
     "sync": ("config.json", "steps.jsonl.gz"),
     "async": ("async_config.json", "async_steps.jsonl.gz"),
 }
+
+
+TRANSFERS = ("loads", "stores", "loaded", "stored")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,24 @@ def settings_of(config: dict[str, Any]) -> EngineSettings:
         # The synchronous recordings' clock counts an empty batch as any other.
         empty_step_ns=0 if config.get("async_scheduling") else config["step_cost_ns"]["base"],
         log_events=True,
+        **offloading_of(config),
     )
+
+
+def offloading_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The tier of a scenario recorded with vLLM's OffloadingConnector."""
+    law = config.get("offloading")
+    if law is None:
+        return {}
+    tokens = config["block_size"] * law["block_size_factor"]
+    tier = TierSettings(
+        capacity_bytes=law["cpu_blocks"] * tokens * law["per_token_ns"],
+        tokens_per_chunk=tokens,
+        bytes_per_token=law["per_token_ns"],
+        bytes_per_ns=1.0,
+        latency_ns=law["latency_ns"],
+    )
+    return {"kv_connector": "OffloadingConnector", "tiers": (tier,)}
 
 
 def latency_of(config: dict[str, Any]) -> Latency:
@@ -107,6 +128,15 @@ def simulated(engine: Engine, workload: Workload, mode: str) -> Iterator[dict[st
     counters = engine.queues.counters[0]
     steps = engine.log.steps[: counters.num_steps]
     by_step = events_by_step(engine, workload)
+    if engine.settings[0].kv_connector == state.OFFLOADING:
+        by_step = [
+            {**lists, "loading": int(step.loading_after_schedule)}
+            for lists, step in zip(by_step, steps, strict=True)
+        ]
+    else:
+        for lists in by_step:
+            for name in TRANSFERS:
+                del lists[name]
     if mode == "sync":
         for number, step in enumerate(steps):
             yield sync_line(number, step, by_step[number])
@@ -125,7 +155,8 @@ def events_by_step(engine: Engine, workload: Workload) -> list[dict[str, Any]]:
     """Who was scheduled, preempted and finished in each step, by request id."""
     grouped: list[dict[str, Any]] = [
         {"sched": {}, "new": [], "resumed": [], "new_blocks": {}, "preempted": [],
-         "finished": [], "samples": [], "prefix_hits": {}}
+         "finished": [], "samples": [], "prefix_hits": {},
+         "loads": {}, "stores": {}, "loaded": [], "stored": []}
         for _ in range(engine.queues.counters[0].num_steps)
     ]  # fmt: skip
     for event in engine.log.events[: engine.log.sizes[0].num_events].tolist():
@@ -135,6 +166,10 @@ def events_by_step(engine: Engine, workload: Workload) -> list[dict[str, Any]]:
             lists["preempted"].append(request_id)
         elif kind == state.EVENT_FINISHED:
             lists["finished"].append(request_id)
+        elif kind in (state.EVENT_LOAD, state.EVENT_STORE):
+            lists["loads" if kind == state.EVENT_LOAD else "stores"][request_id] = num_scheduled
+        elif kind in (state.EVENT_LOADED, state.EVENT_STORED):
+            lists["loaded" if kind == state.EVENT_LOADED else "stored"].append(request_id)
         else:
             lists["sched"][request_id] = [num_scheduled, num_computed]
             lists["new_blocks"][request_id] = num_new_blocks
@@ -148,6 +183,7 @@ def events_by_step(engine: Engine, workload: Workload) -> list[dict[str, Any]]:
     for lists in grouped:
         lists["preempted"].sort()
         lists["resumed"].sort()
+        lists["loaded"].sort()
     return grouped
 
 
@@ -171,7 +207,8 @@ def sync_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
 
 
 def schedule_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
-    shown = ("sched", "new", "resumed", "new_blocks", "preempted", "samples")
+    shown: tuple[str, ...] = ("sched", "new", "resumed", "new_blocks", "preempted", "samples")
+    shown += tuple(name for name in ("loads", "stores", "loading") if name in lists)
     return {
         "kind": "schedule",
         "step": number,
@@ -191,6 +228,7 @@ def update_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]
         "step": number,
         "t_ns": int(step.update_ns),
         "finished": lists["finished"],
+        **{name: lists[name] for name in ("loaded", "stored") if name in lists},
         "free": int(step.free_after_update),
         "running": int(step.running_after_update),
         "waiting": int(step.waiting_after_update),
@@ -226,10 +264,21 @@ def compare(scenario: Scenario) -> Outcome:
         "steps": int(engine.queues.counters[0].num_steps),
         "preemptions": int(engine.queues.counters[0].num_preemptions),
         "end_ns": int(engine.queues.counters[0].now_ns),
+        **connector_totals(engine),
     }
     expected = {name: totals[name] for name in found if name in totals}
     wrong = {n: (found[n], expected[n]) for n in expected if found[n] != expected[n]}
     return Outcome(lines, f"totals (ours, recorded): {wrong}" if wrong else None)
+
+
+def connector_totals(engine: Engine) -> dict[str, Any]:
+    """What vLLM counts of a connector, and the chunks in the tier at the end."""
+    connection = engine.storage.connection[0]
+    names = ("queries", "hits", "preempted_queries", "preempted_hits")
+    return {
+        "connector_pc": [int(connection[name]) for name in names],
+        "chunks": int(engine.storage.near.store[0].num_chunks),
+    }
 
 
 def line_difference(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:

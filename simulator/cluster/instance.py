@@ -14,6 +14,7 @@ from simulator.core.routed import cached_tokens, hand_over
 from simulator.core.state import Engine
 from simulator.invariants import check_invariants
 from simulator.progress import NO_LIMIT, STEPS_BETWEEN_LOOKS, SimulationError, no_progress
+from simulator.together import next_event_ns
 from simulator.workloads import Workload
 
 
@@ -40,6 +41,7 @@ NOW_NS, MUST_WAIT, NUM_BATCHES, OLDEST_BATCH, NUM_RUNNING, NUM_UNFINISHED = _pla
 NUM_RELEASED, NUM_REPORTED, FINISHED_TO_REPORT = _places(
     state.COUNTERS, "num_released", "num_reported", "finished_to_report"
 )
+(IDLE,) = _places(state.COUNTERS, "idle")
 (END_NS,) = _places(state.BATCH, "end_ns")
 
 
@@ -71,6 +73,7 @@ class Instance:
         self.max_num_seqs = int(settings.max_num_seqs)
         self._async_scheduling = bool(settings.async_scheduling)
         self._depth = int(settings.batch_queue_size)
+        self._offloads = bool(settings.kv_connector == state.OFFLOADING)
 
     @property
     def running(self) -> int:
@@ -87,7 +90,7 @@ class Instance:
     @property
     def has_requests(self) -> bool:
         """Whether it would form a batch now."""
-        told = self._async_scheduling and self._counters[FINISHED_TO_REPORT]
+        told = (self._async_scheduling or self._offloads) and self._counters[FINISHED_TO_REPORT]
         return bool(self._counters[NUM_UNFINISHED] or told)
 
     def next_arrival_ns(self) -> int:
@@ -158,6 +161,8 @@ class Instance:
         now_ns = int(counters[NOW_NS])
         if counters[MUST_WAIT]:
             return max(now_ns, int(self._batches[counters[OLDEST_BATCH], END_NS]))
+        if counters[IDLE]:
+            return next_event_ns(self.engine)
         if counters[NUM_BATCHES] or self.has_requests:
             return now_ns
         return max(now_ns, self.next_arrival_ns())

@@ -42,6 +42,7 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
             where = f"{source}, cluster.instances[{i}]"
             prepared[key] = prepare_instance(points[number], where, key[1])
         instances.append(prepared[key])
+    _check_tiers(point, instances, groups, source)
     cluster = PreparedCluster(
         tuple(instances),
         tuple(tuple(members) for members in groups.values() if len(members) > 1),
@@ -77,6 +78,25 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
         expected = f"the point's ({point.engine.block_size}), as prefixes are known by blocks"
         raise InputError(where, "engine.block_size", made.engine.block_size, expected)
     return made
+
+
+def _check_tiers(
+    point: Point, instances: list[Prepared], groups: dict[str, list[int]], source: str | Path
+) -> None:
+    """Tiers that instances share are alike to all; loads beside steps know no common step."""
+    together = [name for name, members in groups.items() if len(members) > 1]
+    if together and point.prefix_storage != "none" and point.kv_connector == "OffloadingConnector":
+        expected = f"LMCacheConnectorV1, because data_parallel_group {together[0]} steps together"
+        raise InputError(source, "kv_connector", point.kv_connector, expected)
+    first = instances[0].settings.tiers
+    for number, one in enumerate(instances):
+        for tier, other in zip(first, one.settings.tiers, strict=True):
+            if tier.shared and tier != other:
+                expected = (
+                    f"false, because a token of instance {number} takes {other.bytes_per_token} "
+                    f"bytes and one of instance 0 {tier.bytes_per_token}"
+                )
+                raise InputError(source, f"tiers.{tier.name}.shared", True, expected)
 
 
 def _check_group(name: str, members: list[int], points: list[Point], source: str | Path) -> None:

@@ -20,6 +20,7 @@ from simulator.simulation import Prepared, PreparedCluster
 from simulator.summary import summarize
 
 ADDED = ("running", "waiting", "prompt_throughput", "generation_throughput")
+TIER_STATE = ("capacity_chunks", "chunks", "evicted_chunks")  # of the tier itself
 COUNTED = ("steps", "preemptions")
 
 
@@ -37,8 +38,8 @@ def merged(
     workload = prepared.workload
     for instance in instances:  # who was never handed over still came, or never did
         instance.engine.kv.infos.arrival_ns[:] = arrival_ns
-    storage = prepared.point.prefix_storage
-    own = [requests_table(one.engine, workload, dict(refused), storage) for one in instances]
+    tiers = list(prepared.point.chosen_tiers)
+    own = [requests_table(one.engine, workload, dict(refused), tiers) for one in instances]
     requests = _own_rows(own, owner)
     series = [timeseries_table(one.engine) for one in instances]
     blocks = [int(one.engine.kv.pool[0].num_usable_blocks) for one in instances]
@@ -113,6 +114,9 @@ def _summary(
             "capacity_inert": False,
         },
         "prefix_cache": _prefix_cache(parts),
+        "prefix_storage": _storage(
+            parts, [tier.shared for tier in cluster.instances[0].settings.tiers]
+        ),
         "time_by_source": _weighted(parts, instances),
         "outside_measured_grid": _outside(parts),
         "notes": list(dict.fromkeys(note for part in parts for note in part["notes"])),
@@ -167,6 +171,29 @@ def _prefix_cache(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "hit_rate": sums["hit_tokens"] / looked_up if looked_up else 0.0,
         **sums,
         "vllm": {name: sum(counts[name] for counts in vllm) for name in vllm[0]},
+    }
+
+
+def _storage(parts: Sequence[dict[str, Any]], shared: Sequence[bool]) -> dict[str, Any]:
+    """Sums over the instances; what a tier holds is there once if they share it."""
+    every = [part["prefix_storage"] for part in parts]
+    first = every[0]
+    if not first["tiers"]:
+        return dict(first)
+    tiers = {
+        name: {
+            field: value
+            if one and field in TIER_STATE
+            else sum(part["tiers"][name][field] for part in every)
+            for field, value in counts.items()
+        }
+        for (name, counts), one in zip(first["tiers"].items(), shared, strict=True)
+    }
+    return {
+        **first,
+        "tiers": tiers,
+        **{n: sum(part[n] for part in every) for n in ("stalled_ns", "waiting_ns", "given_back")},
+        "vllm": {n: sum(part["vllm"][n] for part in every) for n in first["vllm"]},
     }
 
 

@@ -1,8 +1,9 @@
 """The loop of a cluster: whatever happens next, an arrival or an event of an instance, in order of time.
 
-Instances only meet at the router. It looks at them when a request arrives, and a session's next call
-arrives when the one before it has ended. So an instance may run ahead of the others up to the next
-arrival, and where sessions or limits make finished requests matter, up to the others' next event.
+Instances meet at the router, and at tiers that they share. The router looks at them when a request
+arrives, and a session's next call arrives when the one before it has ended. So an instance may run ahead
+of the others up to the next arrival, and where sessions or limits make finished requests matter, or a tier
+is shared, up to the others' next event.
 At one moment arrivals come before instances, and instances in their order.
 """
 
@@ -24,6 +25,7 @@ from simulator.cluster.router import Choose, router
 from simulator.core import state
 from simulator.result import Result
 from simulator.simulation import Prepared, PreparedCluster
+from simulator.storage import build_tier
 from simulator.workloads import Workload
 
 Member = Instance | Group
@@ -42,6 +44,7 @@ def run_cluster(
     grouped = {number for group in cluster.groups for number in group}
     instances: list[Instance] = []
     refused: dict[int, str] | None = None
+    between = _shared_tiers(cluster)
     for number, part in enumerate(cluster.instances):
         settings = replace(
             part.settings,
@@ -52,7 +55,7 @@ def run_cluster(
             lockstep=number in grouped,
         )
         engine, refused_here = build_engine(
-            workload, part.hashes, settings, part.latency, prepared.arrival_ns
+            workload, part.hashes, settings, part.latency, prepared.arrival_ns, between
         )
         limit = cluster.max_in_flight[number]
         instances.append(Instance(number, engine, workload, limit, checked, set(refused_here)))
@@ -63,9 +66,20 @@ def run_cluster(
     members: list[Member] = [one for one in instances if one.number not in grouped]
     members += [Group([instances[number] for number in group]) for group in cluster.groups]
     choose = router(cluster.routing, "cluster")
-    run = ClusterRun(workload, prepared.arrival_ns, instances, members, choose, refused)
+    run = ClusterRun(
+        workload, prepared.arrival_ns, instances, members, choose, refused, in_order=any(between)
+    )
     run.run(look)
     return merged(prepared, cluster, instances, run.owner, run.arrival_ns, refused, steps=steps)
+
+
+def _shared_tiers(cluster: PreparedCluster) -> list[state.Tier | None]:
+    """One for all instances where a tier is shared, None where each has its own."""
+    first = cluster.instances[0]
+    return [
+        build_tier(tier, first.settings.block_size, first.hashes) if tier.shared else None
+        for tier in first.settings.tiers
+    ]
 
 
 class ClusterRun:
@@ -79,7 +93,10 @@ class ClusterRun:
         members: Sequence[Member],
         choose: Choose,
         refused: Mapping[int, str],
+        *,
+        in_order: bool = False,
     ) -> None:
+        """`in_order`: instances meet at more than the router, so that none may run ahead."""
         self._instances, self._members, self._choose = instances, members, choose
         self.owner = np.full(len(workload), -1, np.int64)
         self.arrival_ns = arrival_ns.copy()
@@ -95,7 +112,7 @@ class ClusterRun:
         heapq.heapify(self._arrivals)
         self._held: deque[int] = deque()  # at the router, because every instance has its limit
         limits = any(one.max_in_flight < state.FOREVER // 2 for one in instances)
-        self._finished_matter = bool(len(calls)) or limits
+        self._in_order = bool(len(calls)) or limits or in_order
 
     def run(self, look: Callable[[], None] | None = None) -> None:
         """To the end. Raises SimulationError if an instance makes no progress."""
@@ -111,7 +128,7 @@ class ClusterRun:
                 continue
             place = events.index(first_ns)
             until_ns = arrival_ns
-            if self._finished_matter:
+            if self._in_order:
                 events[place] = state.FOREVER
                 until_ns = min(until_ns, max(min(events), first_ns + 1))
             member = members[place]

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from simulator.core import infinilm
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
-from simulator.core.jit import compiled, entry
+from simulator.core.jit import compiled, compiled_apart, entry
 from simulator.core.latency import step_ns
+from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
+from simulator.core.offloading import give_back_blocks
 from simulator.core.output import update_from_output
 from simulator.core.pipeline import run_through
 from simulator.core.scheduler import schedule
@@ -25,7 +27,10 @@ from simulator.core.state import (
     DONE,
     FOREVER,
     LIVELOCK,
+    LMCACHE,
     LOG_FULL,
+    NO_CONNECTOR,
+    OFFLOADING,
     REACHED_UNTIL,
     SOME_FINISHED,
     STUCK,
@@ -33,9 +38,9 @@ from simulator.core.state import (
     Engine,
     Record,
 )
+from simulator.core.transfers import launch, next_transfer_ns, transfers_pending
 
 
-@entry
 def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     """Run until nothing before `until_ns` is left to do, or `max_steps` more steps were formed.
 
@@ -44,13 +49,24 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
     `report_finished`, SOME_FINISHED.
     Calling again continues exactly where the last call stopped.
     """
+    return ADVANCE[int(engine.settings.kv_connector[0])](engine, until_ns, max_steps)
+
+
+@compiled
+def run(engine: Engine, until_ns: int, max_steps: int, connector: int) -> int:
     settings = engine.settings[0]
     queues = engine.queues
     counters = queues.counters[0]
     last_step = counters.num_steps + max_steps
     while True:
         if not counters.must_wait:
-            if counters.num_batches == 0 and not has_requests(settings, counters):
+            if connector == OFFLOADING and counters.idle:
+                wake_ns = min(next_arrival_ns(queues, engine.kv.infos), next_transfer_ns(engine))
+                if wake_ns >= until_ns:
+                    return REACHED_UNTIL
+                counters.now_ns = max(counters.now_ns, wake_ns)
+                counters.idle = 0
+            if counters.num_batches == 0 and not has_requests(engine, connector):
                 arrival_ns = next_arrival_ns(queues, engine.kv.infos)
                 if arrival_ns == FOREVER:
                     return DONE
@@ -62,9 +78,9 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
             if log_is_full(engine):
                 return LOG_FULL
             take_arrivals(engine.kv, queues, settings.policy)
-            if has_requests(settings, counters):
-                num_tokens = form_batch(engine)
-                if num_tokens == 0 and is_stuck(engine):
+            if has_requests(engine, connector):
+                num_tokens = form_batch(engine, connector)
+                if num_tokens == 0 and is_stuck(engine, connector):
                     return STUCK
                 if (
                     num_tokens > 0
@@ -76,7 +92,7 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
         else:
             if oldest(engine).end_ns >= until_ns:
                 return REACHED_UNTIL
-            apply_oldest_batch(engine)
+            apply_oldest_batch(engine, connector)
             counters.must_wait = 0
             if counters.steps_without_token > settings.max_steps_without_token:
                 return LIVELOCK
@@ -84,31 +100,68 @@ def advance(engine: Engine, until_ns: int, max_steps: int) -> int:
                 return SOME_FINISHED
 
 
+# One version for each kind of connector: `connector` is a constant in it, so that an engine has only
+# what it needs, and the code of a connector costs nothing without one.
+
+
+@entry
+def advance_alone(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, NO_CONNECTOR)
+
+
+@entry
+def advance_lmcache(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, LMCACHE)
+
+
+@entry
+def advance_offloading(engine: Engine, until_ns: int, max_steps: int) -> int:
+    return run(engine, until_ns, max_steps, OFFLOADING)
+
+
+ADVANCE = {
+    NO_CONNECTOR: advance_alone,
+    LMCACHE: advance_lmcache,
+    OFFLOADING: advance_offloading,
+}
+
+
 @compiled
-def has_requests(settings: Record, counters: Record) -> bool:
+def has_requests(engine: Engine, connector: int) -> bool:
     """Whether vLLM would form a batch.
 
-    Under asynchronous scheduling it forms an empty one after the last request finished, to tell the
-    workers; under synchronous scheduling that has no effect and is left out.
+    It forms an empty one after the last request finished, to tell the workers. Under synchronous
+    scheduling that is left out where it has no effect: where nothing is being stored.
     """
-    return counters.num_unfinished > 0 or (
-        settings.async_scheduling and counters.finished_to_report
-    )
+    counters = engine.queues.counters[0]
+    if counters.num_unfinished > 0:
+        return True
+    told = connector == OFFLOADING or engine.settings[0].async_scheduling
+    return told and counters.finished_to_report > 0
 
 
 @compiled
-def is_stuck(engine: Engine) -> bool:
+def is_stuck(engine: Engine, connector: int) -> bool:
     """After an empty batch: whether the next one would be empty too, and so for ever.
 
     A batch may be empty although work is left: its requests wait for output in flight, or the first
     to run preempted itself (priority policy).
     """
+    if engine.queues.counters[0].num_unfinished == 0 or not nothing_in_flight(engine):
+        return False
+    return connector != OFFLOADING or not (transfers_pending(engine) or give_back_blocks(engine))
+
+
+@compiled
+def nothing_in_flight(engine: Engine) -> bool:
+    """Whether all batches in flight are empty, and not because of a preemption."""
     counters = engine.queues.counters[0]
-    return (
-        counters.num_batches == 1
-        and counters.num_unfinished > 0
-        and newest(engine).num_preempted == 0
-    )
+    for i in range(counters.num_batches):
+        position = counters.oldest_batch + i
+        batch = engine.batches.info[position % engine.settings[0].batch_queue_size]
+        if batch.num_tokens > 0 or batch.num_preempted > 0:
+            return False
+    return True
 
 
 @compiled
@@ -125,7 +178,7 @@ def oldest(engine: Engine) -> Record:
 
 
 @compiled
-def form_batch(engine: Engine) -> int:
+def form_batch(engine: Engine, connector: int) -> int:
     """Schedule, and put the batch behind the others. Returns its number of tokens."""
     settings = engine.settings[0]
     counters = engine.queues.counters[0]
@@ -138,14 +191,19 @@ def form_batch(engine: Engine) -> int:
     preempted_hits = pool.preempted_hits
 
     if settings.engine == VLLM:
-        schedule(engine, slot)
+        schedule(engine, slot, connector)
     else:
         infinilm.schedule(engine, slot)
     counters.finished_to_report = 0
     counters.num_batches += 1
     batch.step = counters.num_steps
     host_ns = settings.host_ns_per_step + settings.host_ns_per_request * batch.num_requests
-    start_ns = max(counters.now_ns + host_ns, counters.device_free_ns)
+    launch_ns = counters.now_ns + host_ns
+    if connector == OFFLOADING:
+        launch_ns = launch(engine, slot, launch_ns)
+    start_ns = max(launch_ns, counters.device_free_ns)
+    if connector == LMCACHE:
+        batch.load_ns = wait_for_loads(engine.storage, start_ns)
     batch.start_ns = start_ns + batch.load_ns
     if batch.num_tokens == 0:
         batch.end_ns = start_ns + settings.empty_step_ns
@@ -194,14 +252,38 @@ def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) 
 
 
 @compiled
-def apply_oldest_batch(engine: Engine) -> None:
+def apply_oldest_batch(engine: Engine, connector: int) -> None:
     """Wait for the oldest batch and take in its output."""
     counters = engine.queues.counters[0]
     slot = counters.oldest_batch
     counters.now_ns = max(counters.now_ns, engine.batches.info[slot].end_ns)
-    num_sampled, num_finished = update_from_output(engine, slot)
-    counters.steps_without_token = 0 if num_sampled > 0 else counters.steps_without_token + 1
+    num_sampled, num_finished = update_from_output(engine, slot, connector)
+    if num_sampled > 0:
+        counters.steps_without_token = 0
+    elif connector != OFFLOADING or counters.changed or not transfers_pending(engine):
+        # However many steps a transfer takes, each counts once.
+        counters.steps_without_token += 1
+    if connector == OFFLOADING:
+        look_ahead(engine)
     log_update(engine, slot, num_sampled, num_finished)
     counters.num_updates += 1
     counters.oldest_batch = (slot + 1) % engine.settings[0].batch_queue_size
     counters.num_batches -= 1
+
+
+@compiled_apart
+def look_ahead(engine: Engine) -> None:
+    """Whether nothing happens before a transfer ends or a request arrives.
+
+    So it is if the batches in flight and the one just applied are empty, that one changed nothing, and
+    no transfer has ended that a batch in flight will report: the next one would be as empty.
+    """
+    counters = engine.queues.counters[0]
+    counters.idle = (
+        counters.num_unfinished > 0
+        and counters.changed == 0
+        and nothing_in_flight(engine)
+        and transfers_pending(engine)
+        and next_transfer_ns(engine) > newest(engine).poll_ns
+    )
+    counters.changed = 0

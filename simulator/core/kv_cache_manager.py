@@ -111,14 +111,30 @@ def allocate_slots_for_admission(
     kv: KVCache, request: Record, num_hit_blocks: int, num_new_tokens: int
 ) -> None:
     """Give an admitted request its hit blocks and new ones for its first chunk; `can_admit` held."""
-    pool = kv.pool[0]
+    num_tokens = num_hit_blocks * kv.pool[0].block_size + num_new_tokens
+    take_blocks(kv, request, num_hit_blocks, num_tokens)
+    cache_full_blocks(kv, request, min(num_tokens, request.num_tokens))
+
+
+@compiled
+def take_blocks(kv: KVCache, request: Record, num_hit_blocks: int, num_tokens: int) -> None:
+    """Its hit blocks and new ones, for `num_tokens` in all; what they will hold is not indexed yet."""
     for i in range(num_hit_blocks):
         touch(kv, kv.block_table[request.block_table_start + i])
     request.num_blocks = num_hit_blocks
     request.num_cached_blocks = num_hit_blocks
-    num_tokens = num_hit_blocks * pool.block_size + num_new_tokens
-    append_new_blocks(kv, request, cdiv(num_tokens, pool.block_size) - num_hit_blocks)
-    cache_full_blocks(kv, request, min(num_tokens, request.num_tokens))
+    append_new_blocks(kv, request, cdiv(num_tokens, kv.pool[0].block_size) - num_hit_blocks)
+
+
+@compiled
+def can_fit_full_sequence(kv: KVCache, request: Record, max_model_len: int) -> bool:
+    """Whether all tokens of a request that holds its loaded blocks already fit."""
+    pool = kv.pool[0]
+    num_blocks = cdiv(min(request.num_tokens, max_model_len), pool.block_size)
+    fits = num_blocks - request.num_blocks <= pool.num_free_blocks
+    if not fits:
+        pool.failed_allocations += 1
+    return fits
 
 
 @compiled

@@ -29,13 +29,13 @@ def has_work(engine: Engine, now_ns: int) -> int:
     counters = engine.queues.counters[0]
     counters.now_ns = now_ns
     take_arrivals(engine.kv, engine.queues, engine.settings[0].policy)
-    return 1 if has_requests(engine.settings[0], counters) else 0
+    return 1 if has_requests(engine, engine.settings[0].kv_connector) else 0
 
 
 @entry
 def form(engine: Engine) -> int:
     """Form a batch, empty if there is nothing to do. Returns its tokens."""
-    return form_batch(engine)
+    return form_batch(engine, engine.settings[0].kv_connector)
 
 
 @entry
@@ -56,13 +56,15 @@ def settle(engine: Engine, end_ns: int) -> int:
     batch.end_ns = end_ns
     engine.queues.counters[0].device_free_ns = end_ns
     engine.log.steps[batch.step].end_ns = end_ns
-    return STUCK if batch.num_tokens == 0 and is_stuck(engine) else 0
+    if batch.num_tokens == 0 and is_stuck(engine, engine.settings[0].kv_connector):
+        return STUCK
+    return 0
 
 
 @entry
 def apply(engine: Engine) -> int:
     """Take in the output of the oldest batch. LIVELOCK: too many steps in a row gave no token."""
-    apply_oldest_batch(engine)
+    apply_oldest_batch(engine, engine.settings[0].kv_connector)
     counters = engine.queues.counters[0]
     if counters.num_unfinished == 0:
         counters.steps_without_token = 0  # it only runs along

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulator.core.jit import compiled
 from simulator.core.request_queue import num_waiting
-from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED, Engine, Log
+from simulator.core.state import EVENT_FINISHED, EVENT_PREEMPTED, OFFLOADING, Engine, Log
 
 # What forming a batch and applying another may take, by seat (max_num_seqs): a step schedules,
 # preempts and finishes each request at most once, and each may have waited for its token differently.
@@ -23,13 +23,28 @@ def log_is_full(engine: Engine) -> bool:
     log = engine.log
     sizes = log.sizes[0]
     settings = engine.settings[0]
-    events = EVENTS_PER_SEAT * settings.max_num_seqs * settings.log_events
+    events = 0
+    if settings.log_events:
+        events = events_of_a_step(engine)
     intervals = INTERVALS_PER_SEAT * settings.max_num_seqs
     return (
         engine.queues.counters[0].num_steps >= log.steps.size
         or sizes.num_intervals + intervals > log.intervals.size
         or sizes.num_events + events > log.events.size
     )
+
+
+@compiled
+def events_of_a_step(engine: Engine) -> int:
+    """What forming a batch and applying another may log at most."""
+    seats = engine.settings[0].max_num_seqs
+    if engine.settings[0].kv_connector != OFFLOADING:
+        return EVENTS_PER_SEAT * seats
+    # Each seat stores and finishes storing; each load takes a block.
+    blocks = engine.kv.pool[0].num_usable_blocks
+    num_held = engine.storage.connection[0].num_held
+    num_loading = engine.queues.counters[0].num_loading
+    return (EVENTS_PER_SEAT + 2) * seats + 2 * blocks + num_held + num_loading
 
 
 @compiled
@@ -65,6 +80,7 @@ def log_schedule(engine: Engine, slot: int, start_ns: int) -> None:
     step.waiting_after_schedule = num_waiting(engine.queues)
     step.num_reserved_decode_blocks = counters.num_reserved_decode_blocks
     step.free_after_schedule = engine.kv.pool[0].num_free_blocks
+    step.loading_after_schedule = counters.num_loading
     if engine.settings[0].log_events:
         log_batch(engine, slot)
 
@@ -103,23 +119,29 @@ def log_update(engine: Engine, slot: int, num_sampled: int, num_finished: int) -
 @compiled
 def log_preempted(engine: Engine, r: int) -> None:
     if engine.settings[0].log_events:
-        append_event(engine.log, engine.queues.counters[0].num_steps, EVENT_PREEMPTED, r)
+        append_event(engine.log, engine.queues.counters[0].num_steps, EVENT_PREEMPTED, r, 0)
 
 
 @compiled
 def log_finished(engine: Engine, r: int) -> None:
     if engine.settings[0].log_events:
-        append_event(engine.log, engine.queues.counters[0].num_updates, EVENT_FINISHED, r)
+        append_event(engine.log, engine.queues.counters[0].num_updates, EVENT_FINISHED, r, 0)
 
 
 @compiled
-def append_event(log: Log, step: int, kind: int, r: int) -> None:
+def log_transfer(engine: Engine, step: int, kind: int, r: int, num_tokens: int) -> None:
+    if engine.settings[0].log_events:
+        append_event(engine.log, step, kind, r, num_tokens)
+
+
+@compiled
+def append_event(log: Log, step: int, kind: int, r: int, num_tokens: int) -> None:
     sizes = log.sizes[0]
     event = log.events[sizes.num_events]
     event.step = step
     event.kind = kind
     event.request = r
-    event.num_scheduled_tokens = 0
+    event.num_scheduled_tokens = num_tokens
     event.num_computed_tokens = 0
     event.num_new_blocks = 0
     event.samples = 0

@@ -6,14 +6,25 @@ from simulator.core import kv_cache_manager as kv_cache
 from simulator.core.admission import release_reservation
 from simulator.core.arrivals import release_next_call
 from simulator.core.jit import compiled
+from simulator.core.lmcache import loads_are_done, write_through
 from simulator.core.log import log_finished, log_inter_token_time
+from simulator.core.offloading import hold_blocks, update_from_transfers
 from simulator.core.request_queue import remove_preempted_request
-from simulator.core.state import FINISHED, INFINILM, NEVER, NONE, PREEMPTED, RUNNING, Engine
-from simulator.core.tier import write_through
+from simulator.core.state import (
+    FINISHED,
+    INFINILM,
+    LMCACHE,
+    NEVER,
+    NONE,
+    OFFLOADING,
+    PREEMPTED,
+    RUNNING,
+    Engine,
+)
 
 
 @compiled
-def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
+def update_from_output(engine: Engine, slot: int, connector: int) -> tuple[int, int]:
     """The batch has run: its requests get their tokens, those with enough are finished.
 
     Nobody in it has finished before: a request whose last token is in flight is not scheduled.
@@ -33,9 +44,12 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
     for i in range(batch.num_entries):
         entry = batches.entries[slot, i]
         request = kv.requests[entry.request]
-        if request.status == RUNNING:
-            computed = entry.num_computed_tokens + entry.num_scheduled_tokens
-            write_through(kv, engine.tier, request, entry.num_computed_tokens, computed)
+        if connector == LMCACHE:
+            before = entry.num_computed_tokens
+            loads_are_done(kv, engine.storage, request, before)
+            if request.status == RUNNING:
+                after = before + entry.num_scheduled_tokens
+                write_through(kv, engine.storage, request, before, after)
         if not entry.samples:
             continue
         num_sampled += 1
@@ -59,18 +73,20 @@ def update_from_output(engine: Engine, slot: int) -> tuple[int, int]:
         elif infinilm:  # indexes blocks when they have been computed, not when they are given
             kv_cache.cache_full_blocks(kv, request, request.num_computed_tokens)
         if num_tokens >= request.end_num_tokens:
-            finish(engine, entry.request)
+            finish(engine, entry.request, connector)
             num_finished += 1
     log_inter_token_time(engine.log, interval_ns, num_intervals)
     if num_finished > 0:
         drop_finished(engine)
+    if connector == OFFLOADING:
+        update_from_transfers(engine, slot)
     counters.num_generated_tokens += num_sampled
     counters.last_update_ns = now_ns
     return num_sampled, num_finished
 
 
 @compiled
-def finish(engine: Engine, r: int) -> None:
+def finish(engine: Engine, r: int, connector: int) -> None:
     counters = engine.queues.counters[0]
     request = engine.kv.requests[r]
     if request.status == PREEMPTED:
@@ -78,7 +94,8 @@ def finish(engine: Engine, r: int) -> None:
     request.status = FINISHED
     if engine.settings[0].engine == INFINILM:
         release_reservation(engine, r)
-    kv_cache.free(engine.kv, request)
+    if connector != OFFLOADING or not hold_blocks(engine, r):
+        kv_cache.free(engine.kv, request)
     counters.num_unfinished -= 1
     counters.finished_to_report = 1
     release_next_call(engine.kv, engine.queues, r)

@@ -3,6 +3,9 @@
 fcfs: preempted requests go back to the head of the queue, so the queue is always a stack of preempted
 requests on top of the fresh ones in order of arrival.
 priority: a heap ordered by (priority, arrival, id as a string); being preempted gives no advantage.
+
+Requests that a step passes over because of a load (`skip_request`) come before all others at the next
+one, in the order in which they were passed over; by priority they go back into the heap.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ def num_waiting(queues: Queues) -> int:
         counters.num_preempted_waiting
         + (counters.fresh_tail - counters.fresh_head)
         + counters.heap_size
+        + counters.num_skipped
     )
 
 
@@ -76,6 +80,33 @@ def pop_request(queues: Queues, infos: Records) -> None:
         counters.num_preempted_waiting -= 1
     else:
         counters.fresh_head += 1
+
+
+@compiled
+def has_queued(queues: Queues) -> bool:
+    """Whether somebody waits whom no step has passed over."""
+    counters = queues.counters[0]
+    return (
+        counters.heap_size > 0
+        or counters.num_preempted_waiting > 0
+        or counters.fresh_tail > counters.fresh_head
+    )
+
+
+@compiled
+def requeue_skipped(queues: Queues, infos: Records, policy: int, num_seen: int, kept: int) -> None:
+    """A step has looked at `num_seen` of those skipped before, and passes over skipped[:kept]."""
+    counters = queues.counters[0]
+    if policy == FCFS:
+        for i in range(num_seen, counters.num_skipped):
+            queues.skipped[kept] = queues.skipped[i]
+            kept += 1
+        counters.num_skipped = kept
+    else:
+        for i in range(kept):
+            counters.heap_size = heap.push(
+                queues.heap, counters.heap_size, infos, comes_before, queues.skipped[i]
+            )
 
 
 @compiled

@@ -9,54 +9,66 @@ B. Only if nobody was preempted: waiting requests, until one cannot be admitted.
 
 Deliberate differences from vLLM, neither of which changes a decision: requests that can never fit are
 refused before they reach the scheduler (vLLM would wait for ever), and there are no encoder inputs,
-LoRAs, speculative tokens or KV connectors.
+LoRAs or speculative tokens.
 """
 
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
+from simulator.core import lmcache, offloading
 from simulator.core.batch import add_to_batch, sum_up, unschedule
-from simulator.core.jit import compiled
+from simulator.core.jit import compiled, compiled_apart
 from simulator.core.log import log_preempted
 from simulator.core.request_queue import (
-    num_waiting,
+    has_queued,
     peek_request,
     pop_request,
     prepend_request,
+    requeue_skipped,
 )
 from simulator.core.state import (
     FCFS,
+    LMCACHE,
+    NEVER,
     NONE,
+    OFFLOADING,
     PREEMPTED,
     RUNNING,
     SCHEDULED_NEW,
     SCHEDULED_RESUMED,
     SCHEDULED_RUNNING,
+    WAITING_FOR_REMOTE_KVS,
     Engine,
     Record,
+    Storage,
 )
 from simulator.core.stride import join_stride, leave_stride
-from simulator.core.tier import find_stored_tokens, load
 
 
 @compiled
-def schedule(engine: Engine, slot: int) -> None:
+def schedule(engine: Engine, slot: int, connector: int) -> None:
     """Form a batch in `slot`. Its requests' num_computed_tokens advance at once."""
     batch = engine.batches.info[slot]
     batch.num_entries = 0
     batch.num_admitted = 0
     batch.num_preempted = 0
     batch.load_ns = 0
-    budget = schedule_running(engine, slot, engine.settings[0].max_num_batched_tokens)
+    budget = engine.settings[0].max_num_batched_tokens
+    budget = schedule_running(engine, slot, budget, connector)
     batch.num_strided = engine.queues.counters[0].num_strided
     if batch.num_preempted == 0:
-        schedule_waiting(engine, slot, budget)
+        if connector == OFFLOADING:
+            schedule_waiting_or_loading(engine, slot, budget)
+        else:
+            schedule_waiting(engine, slot, budget, connector)
+    if connector == OFFLOADING:
+        offloading.prepare_stores(engine, slot)
     sum_up(engine, slot)
     join_stride(engine, slot)
 
 
 @compiled
-def schedule_running(engine: Engine, slot: int, budget: int) -> int:
+def schedule_running(engine: Engine, slot: int, budget: int, connector: int) -> int:
     """Phase A. Returns the token budget left."""
     settings = engine.settings[0]
     kv = engine.kv
@@ -86,7 +98,7 @@ def schedule_running(engine: Engine, slot: int, budget: int) -> int:
             if given_back > 0:
                 budget += given_back
                 i -= 1
-            preempt(engine, slot, victim)
+            preempt(engine, slot, victim, connector)
             if victim == r:
                 break
             num_new_blocks = kv_cache.allocate_slots(kv, request, num_new_tokens)
@@ -117,29 +129,26 @@ def num_tokens_to_schedule(settings: Record, request: Record, budget: int) -> in
 
 
 @compiled
-def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
+def schedule_waiting(engine: Engine, slot: int, budget: int, connector: int) -> None:
     """Phase B. The first request that cannot be admitted ends it."""
     settings = engine.settings[0]
     kv = engine.kv
     queues = engine.queues
     counters = queues.counters[0]
-    batch = engine.batches.info[slot]
-    while budget > 0 and num_waiting(queues) > 0:
+    while budget > 0 and has_queued(queues):
         if counters.num_running == settings.max_num_seqs:
             break
         r = peek_request(queues)
         request = kv.requests[r]
         num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
-        num_gpu_tokens = num_hit_blocks * kv.pool[0].block_size
-        num_external_tokens = find_stored_tokens(kv, engine.tier, request, num_hit_blocks)
-        num_hit_tokens = num_gpu_tokens + num_external_tokens
-        num_new_tokens = request.num_tokens - num_hit_tokens
-        if 0 < settings.long_prefill_token_threshold < num_new_tokens:
-            num_new_tokens = settings.long_prefill_token_threshold
-        if not settings.enable_chunked_prefill and num_new_tokens > budget:
-            break
-        num_new_tokens = min(num_new_tokens, budget)
-        if not kv_cache.can_admit(
+        num_external_tokens = 0
+        if connector == LMCACHE:
+            num_external_tokens = lmcache.find_stored_tokens(
+                kv, engine.storage, request, num_hit_blocks
+            )
+        num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
+        num_new_tokens = num_tokens_to_admit(settings, request, num_computed_tokens, budget)
+        if num_new_tokens == NONE or not kv_cache.can_admit(
             kv,
             request,
             num_hit_blocks,
@@ -151,24 +160,150 @@ def schedule_waiting(engine: Engine, slot: int, budget: int) -> None:
         kv_cache.allocate_slots_for_admission(
             kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
         )
-        batch.load_ns += load(kv, engine.tier, request, num_gpu_tokens, num_external_tokens)
-
+        if connector == LMCACHE:
+            count_lookup(engine.storage, request, num_computed_tokens, num_external_tokens)
         pop_request(queues, kv.infos)
-        position = counters.num_running
-        queues.running[position] = r
-        counters.num_running += 1
-        kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
-        request.status = RUNNING
-        request.num_computed_tokens = num_hit_tokens
-        if request.num_cached_tokens == NONE:
-            request.num_cached_tokens = num_hit_tokens
-            kv.infos[r].num_external_tokens = num_external_tokens
-            kv.infos[r].first_scheduled_ns = counters.now_ns
-        counters.admissions += 1
-        counters.hit_tokens_all_admissions += num_hit_tokens
-        add_to_batch(engine, slot, position, r, num_new_tokens, request.num_blocks, kind)
-        batch.num_admitted += 1
+        admit(engine, slot, r, num_computed_tokens, num_external_tokens, num_new_tokens)
         budget -= num_new_tokens
+
+
+@compiled_apart
+def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
+    """Phase B with loads beside steps: who waits for a load, or begins one, is passed over."""
+    settings = engine.settings[0]
+    kv = engine.kv
+    queues = engine.queues
+    counters = queues.counters[0]
+    storage = engine.storage
+    seen = 0  # of those skipped before
+    kept = 0  # skipped now
+    while budget > 0 and (seen < counters.num_skipped or has_queued(queues)):
+        if counters.num_running == settings.max_num_seqs:
+            break
+        was_skipped = seen < counters.num_skipped
+        r = queues.skipped[seen] if was_skipped else peek_request(queues)
+        request = kv.requests[r]
+        skip = request.status == WAITING_FOR_REMOTE_KVS and not offloading.try_promote(engine, r)
+        num_external_tokens = 0
+        num_new_tokens = 0
+        num_computed_tokens = request.num_computed_tokens
+        if not skip and num_computed_tokens > 0:  # loaded, and has its blocks
+            num_new_tokens = num_tokens_to_admit(settings, request, num_computed_tokens, budget)
+            if num_new_tokens == NONE:
+                break
+            if settings.scheduler_reserve_full_isl and not kv_cache.can_fit_full_sequence(
+                kv, request, settings.max_model_len
+            ):
+                break
+            if kv_cache.allocate_slots(kv, request, num_new_tokens) == NONE:
+                break
+        elif not skip:
+            num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
+            num_external_tokens = offloading.get_num_new_matched_tokens(
+                kv, storage, request, num_hit_blocks
+            )
+            skip = num_external_tokens == offloading.LATER
+            if not skip:
+                num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
+                if num_external_tokens == 0:
+                    num_new_tokens = num_tokens_to_admit(
+                        settings, request, num_computed_tokens, budget
+                    )
+                if num_new_tokens == NONE or not kv_cache.can_admit(
+                    kv,
+                    request,
+                    num_hit_blocks,
+                    num_external_tokens + num_new_tokens,
+                    settings.scheduler_reserve_full_isl,
+                    settings.max_model_len,
+                ):
+                    break
+                count_lookup(storage, request, num_computed_tokens, num_external_tokens)
+                if num_external_tokens > 0:
+                    kv_cache.take_blocks(kv, request, num_hit_blocks, num_computed_tokens)
+                    offloading.begin_load(engine, r, num_hit_blocks, num_external_tokens)
+                    skip = True
+                else:
+                    kv_cache.allocate_slots_for_admission(
+                        kv, request, num_hit_blocks, num_new_tokens
+                    )
+
+        if was_skipped:
+            seen += 1
+        else:
+            pop_request(queues, kv.infos)
+        if skip:
+            queues.skipped[kept] = r
+            kept += 1
+            continue
+        admit(engine, slot, r, num_computed_tokens, 0, num_new_tokens)
+        budget -= num_new_tokens
+    requeue_skipped(queues, kv.infos, settings.policy, seen, kept)
+
+
+@compiled
+def num_tokens_to_admit(
+    settings: Record, request: Record, num_computed_tokens: int, budget: int
+) -> int:
+    """Tokens an admitted request computes in this step, or NONE if they have to come in one piece."""
+    num_new_tokens = request.num_tokens - num_computed_tokens
+    if 0 < settings.long_prefill_token_threshold < num_new_tokens:
+        num_new_tokens = settings.long_prefill_token_threshold
+    if not settings.enable_chunked_prefill and num_new_tokens > budget:
+        return NONE
+    return min(num_new_tokens, budget)
+
+
+@compiled
+def admit(
+    engine: Engine,
+    slot: int,
+    r: int,
+    num_computed_tokens: int,
+    num_external_tokens: int,
+    num_new_tokens: int,
+) -> None:
+    """The request has its blocks and runs; external tokens are loaded with the batch."""
+    kv = engine.kv
+    counters = engine.queues.counters[0]
+    request = kv.requests[r]
+    position = counters.num_running
+    engine.queues.running[position] = r
+    counters.num_running += 1
+    kind = SCHEDULED_RESUMED if request.status == PREEMPTED else SCHEDULED_NEW
+    request.status = RUNNING
+    request.num_computed_tokens = num_computed_tokens
+    num_far_tokens = 0
+    if num_external_tokens > 0:
+        num_gpu_tokens = num_computed_tokens - num_external_tokens
+        num_far_tokens = lmcache.load(
+            kv, engine.storage, request, num_gpu_tokens, num_external_tokens
+        )
+    if request.num_cached_tokens == NONE:
+        request.num_cached_tokens = num_computed_tokens
+        kv.infos[r].num_external_tokens = num_external_tokens
+        kv.infos[r].num_far_tokens = num_far_tokens
+    if kv.infos[r].first_scheduled_ns == NEVER:
+        kv.infos[r].first_scheduled_ns = counters.now_ns
+    counters.admissions += 1
+    counters.hit_tokens_all_admissions += num_computed_tokens
+    add_to_batch(engine, slot, position, r, num_new_tokens, request.num_blocks, kind)
+    engine.batches.info[slot].num_admitted += 1
+
+
+@compiled
+def count_lookup(
+    storage: Storage, request: Record, num_computed_tokens: int, num_hits: int
+) -> None:
+    """What vLLM counts of a connector: at every admission, the tokens beyond the device's hit."""
+    connection = storage.connection[0]
+    num_queries = request.num_tokens - num_computed_tokens + num_hits
+    if request.num_preemptions > 0:
+        connection.preempted_queries += num_queries
+        connection.preempted_hits += num_hits
+    else:
+        connection.queries += num_queries
+        connection.hits += num_hits
 
 
 @compiled
@@ -199,7 +334,7 @@ def take_victim(engine: Engine) -> int:
 
 
 @compiled
-def preempt(engine: Engine, slot: int, r: int) -> None:
+def preempt(engine: Engine, slot: int, r: int, connector: int) -> None:
     """Blocks go, their hashes stay; the request starts over from the head of the queue."""
     request = engine.kv.requests[r]
     kv_cache.free(engine.kv, request)
@@ -209,4 +344,6 @@ def preempt(engine: Engine, slot: int, r: int) -> None:
     prepend_request(engine.queues, engine.kv.infos, engine.settings[0].policy, r)
     engine.queues.counters[0].num_preemptions += 1
     engine.batches.info[slot].num_preempted += 1
+    if connector == OFFLOADING:
+        engine.storage.flushed[engine.batches.info[slot].num_preempted - 1] = r
     log_preempted(engine, r)

@@ -19,10 +19,11 @@ from simulator.core.latency import Latency
 
 NEVER = -1
 NONE = -1
+PENDING = -1  # TierChunk.ref_cnt
 FOREVER = np.iinfo(np.int64).max
 
 # Request.status
-UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED = range(6)
+UNBORN, WAITING, RUNNING, PREEMPTED, FINISHED, REFUSED, WAITING_FOR_REMOTE_KVS = range(7)
 
 # Settings.engine: whose scheduler forms the batches
 VLLM, INFINILM = range(2)
@@ -33,11 +34,17 @@ LEGACY, EXACT_SCAN, INCREMENTAL = range(3)
 # Settings.policy
 FCFS, PRIORITY = range(2)
 
+# Settings.kv_connector
+NO_CONNECTOR, LMCACHE, OFFLOADING = range(3)
+
 # What `advance` returns
 DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK, SOME_FINISHED = range(6)
 
 # Event.kind
 SCHEDULED_NEW, SCHEDULED_RESUMED, SCHEDULED_RUNNING, EVENT_PREEMPTED, EVENT_FINISHED = range(5)
+# Of OFFLOADING only: a load begins (with its tokens) and is reported done; a store is prepared (with
+# its tokens); a finished request's stores are reported done.
+EVENT_LOAD, EVENT_LOADED, EVENT_STORE, EVENT_STORED = range(5, 9)
 
 
 def _record(fields: dict[str, str]) -> np.dtype[np.void]:
@@ -73,7 +80,8 @@ REQUEST_INFO = _record(
         "tool_ns": "i8",
         "num_prompt_tokens": "i4",
         "next_in_session": "i4",
-        "num_external_tokens": "i4",  # of num_cached_tokens, those a storage tier gave
+        "num_external_tokens": "i4",  # of num_cached_tokens, those the storage tiers gave
+        "num_far_tokens": "i4",  # of these, those of the far tier
         "num_life_tokens": "i4",  # prompt plus the most it may generate (admission.py)
         "priority": "i4",
         "id_rank": "i4",  # position of its id among all ids sorted as strings
@@ -96,28 +104,93 @@ BLOCK = _record(
 # hash -> the blocks that hold it, first inserted first
 CACHED_BLOCKS = _record({"first": "i4", "last": "i4"})
 
-TIER_CHUNK = _record({"block_hash": "i4", "prev": "i4", "next": "i4", "_pad": "i4"})
+TIER_CHUNK = _record(
+    {
+        "block_hash": "i4",  # NONE while the place is free
+        "prev": "i4",  # in order of use
+        "next": "i4",  # in order of use, or the next free place
+        "ref_cnt": "i4",  # loads under way; PENDING while it is being stored
+        "next_pending": "i4",  # the next chunk that the same request is storing
+        "_pad": "i4",
+    }
+)
 
+# A tier's own state: one record, shared by every engine that uses the tier.
 TIER_STORE = _record(
     {
         "capacity": "i8",  # chunks; 0: there is no such tier
         "num_chunks": "i8",
+        "num_places": "i8",  # places used so far; those given back are in a list
+        "free_place": "i8",
         "head": "i8",  # sentinels of the order of use, as indices into chunks
         "tail": "i8",
-        "tokens_per_chunk": "i8",
-        "blocks_per_chunk": "i8",
-        "bytes_per_chunk": "i8",  # of all ranks
         "bytes_per_ns": "f8",
         "latency_ns": "i8",
+        "load_free_ns": "i8",  # when the link is free again, tier to device
+        "store_free_ns": "i8",  # the other direction
+        "evicted_chunks": "i8",
+    }
+)
+
+# What one engine moved to and from one tier.
+TIER_USE = _record(
+    {
         "loads": "i8",
         "loaded_tokens": "i8",
         "loaded_bytes": "i8",
-        "load_ns": "i8",
+        "load_ns": "i8",  # on the link
+        "link_wait_ns": "i8",  # loads waiting for the link
+        "batch_ns": "i8",  # LMCACHE: on the link for the batch being formed
+        "stores": "i8",
         "stored_chunks": "i8",
-        "evicted_chunks": "i8",
         "written_bytes": "i8",
+        "store_ns": "i8",  # OFFLOADING: on the link
+        "failed_stores": "i8",  # everything in the tier was pinned
     }
 )
+
+# How an engine is connected to its tiers; one record.
+CONNECTION = _record(
+    {
+        "tokens_per_chunk": "i8",
+        "blocks_per_chunk": "i8",
+        "bytes_per_token": "i8",  # of all ranks
+        "stalled_ns": "i8",  # steps delayed by loads, or by stores that had to be flushed
+        "waiting_ns": "i8",  # requests in WAITING_FOR_REMOTE_KVS, all together
+        "num_given_back": "i8",  # requests that lost loaded blocks to end a deadlock
+        # vLLM's PrefixCacheStats of the connector, at every admission
+        "queries": "i8",
+        "hits": "i8",
+        "preempted_queries": "i8",
+        "preempted_hits": "i8",
+        # OFFLOADING
+        "num_submitted": "i8",  # of those who load, on the link already
+        "num_held": "i8",
+        "num_jobs": "i8",
+        "launched_ns": "i8",  # when the workers launched the newest batch
+        "num_old_jobs": "i8",  # of those, prepared with the batch before
+    }
+)
+
+# What OFFLOADING keeps of a request.
+TRANSFER = _record(
+    {
+        "load_begin_ns": "i8",
+        "load_end_ns": "i8",
+        "store_end_ns": "i8",
+        "told_step": "i8",  # the first step formed after it finished
+        "load_first_chunk": "i4",
+        "load_end_chunk": "i4",
+        "load_tokens": "i4",
+        "loaded": "i4",  # 1: reported, but not looked at since
+        "next_stored_chunk": "i4",
+        "first_pending": "i4",  # a place in the tier
+        "has_stored": "i4",
+        "_pad": "i4",
+    }
+)
+
+STORE_JOB = _record({"request": "i4", "num_tokens": "i4"})
 
 POOL = _record(
     {
@@ -161,6 +234,7 @@ SETTINGS = _record(
         "report_finished": "i8",
         "lockstep": "i8",
         "routed": "i8",
+        "kv_connector": "i8",
     }
 )
 
@@ -199,6 +273,11 @@ COUNTERS = _record(
         "num_reserved_decode_blocks": "i8",
         "peak_reserved_decode_blocks": "i8",
         "peak_required_blocks": "i8",  # a pool this large accepts whatever was accepted
+        # OFFLOADING
+        "num_skipped": "i8",
+        "num_loading": "i8",
+        "changed": "i8",  # the batch being applied did more than computing
+        "idle": "i8",  # nothing happens before a transfer ends or a request arrives
     }
 )
 
@@ -220,6 +299,7 @@ BATCH = _record(
         "load_ns": "i8",  # moving what a storage tier gives, before the batch runs
         "start_ns": "i8",
         "end_ns": "i8",
+        "poll_ns": "i8",  # transfers that have ended by then are reported with its output
     }
 )
 
@@ -264,6 +344,7 @@ STEP = _record(
         "preempted_queries": "i4",
         "preempted_hits": "i4",
         "num_reserved_decode_blocks": "i4",  # InfiniLM's, after the batch was formed
+        "loading_after_schedule": "i4",
     }
 )
 
@@ -301,11 +382,27 @@ class KVCache(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """Prefix storage outside the device."""
+    """Prefix storage outside the device. Several engines may hold the same one."""
 
     place: NDArray[np.int32]  # block hash -> index into chunks, or NONE
     chunks: Records  # TIER_CHUNK[capacity + 2]: two sentinels last
     store: Records  # TIER_STORE[1]
+
+
+class Storage(NamedTuple):
+    """The tiers of one engine, in the order they are looked up, and its traffic with them."""
+
+    near: Tier
+    far: Tier
+    use: Records  # TIER_USE[2]: of near, of far
+    connection: Records  # CONNECTION[1]
+    pinned: NDArray[np.int8]  # LMCACHE: at the chunk's last block hash, 1 near, 2 far
+    transfers: Records  # OFFLOADING: TRANSFER[n]
+    being_loaded: NDArray[np.int8]  # OFFLOADING: block hash -> 1 while this engine loads its chunk
+    loading: NDArray[np.int32]  # OFFLOADING: requests, in the order of their loads
+    held: NDArray[np.int32]  # OFFLOADING: finished requests whose blocks are still being stored
+    jobs: Records  # OFFLOADING: STORE_JOB[2 * max_num_seqs], not yet on the link
+    flushed: NDArray[np.int32]  # OFFLOADING: requests preempted by the batch being formed
 
 
 class Queues(NamedTuple):
@@ -316,6 +413,7 @@ class Queues(NamedTuple):
     preempted: NDArray[np.int32]  # a stack: the last preempted is the first to resume
     fresh: NDArray[np.int32]  # fcfs: in order of arrival; InfiniLM: who was deferred goes last
     heap: NDArray[np.int32]  # priority policy: everyone who waits
+    skipped: NDArray[np.int32]  # fcfs: passed over because of a load; before all others who wait
     arrival_order: NDArray[np.int32]
     released: NDArray[np.int32]  # heap of session calls whose arrival became known
     finished: NDArray[np.int32]  # with settings.report_finished: whom nobody has looked at yet
@@ -344,7 +442,7 @@ class Engine(NamedTuple):
 
     settings: Records  # SETTINGS[1]
     kv: KVCache
-    tier: Tier
+    storage: Storage
     queues: Queues
     batches: Batches
     latency: Latency

@@ -109,12 +109,15 @@ class Engine:
         self.requests = requests
         self.output_tokens = {r.request_id: r.output_tok_ids for r in requests}
         self.num_arrived = 0
-        self.scheduler = make_scheduler(settings, asynchronous, model)
+        self.scheduler = self.make_scheduler(asynchronous, model)
         self.block_pool = self.scheduler.kv_cache_manager.block_pool
         self.block_hasher = None
         if settings.enable_prefix_caching:
             init_none_hash(sha256)
             self.block_hasher = get_request_block_hasher(settings.block_size, sha256)
+
+    def make_scheduler(self, asynchronous: bool, model: Path) -> Scheduler:
+        return make_scheduler(self.settings, asynchronous, model)
 
     @property
     def all_arrived(self) -> bool:
@@ -180,7 +183,7 @@ class Engine:
         )
 
 
-def make_scheduler(settings: Settings, asynchronous: bool, model: Path) -> Scheduler:
+def make_config(settings: Settings, asynchronous: bool, model: Path) -> VllmConfig:
     config = VllmConfig(
         model_config=ModelConfig(
             model=str(model),
@@ -213,6 +216,11 @@ def make_scheduler(settings: Settings, asynchronous: bool, model: Path) -> Sched
     config.cache_config.block_size = settings.block_size
     config.cache_config.num_gpu_blocks = settings.num_gpu_blocks
     config.scheduler_config.async_scheduling = asynchronous
+    return config
+
+
+def make_scheduler(settings: Settings, asynchronous: bool, model: Path) -> Scheduler:
+    config = make_config(settings, asynchronous, model)
     attention = FullAttentionSpec(
         block_size=settings.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
     )

@@ -144,6 +144,21 @@ def test_every_field_of_a_point_counts(tmp_path: Path) -> None:
         assert (first[1] == second[1]) == same_run, axis
 
 
+def test_a_connector_without_a_tier_is_no_other_run(tmp_path: Path) -> None:
+    """And two tiers of equal numbers are two runs: their metrics have other names."""
+    connectors = {"kv_connector": ["LMCacheConnectorV1", "OffloadingConnector"]}
+    first, second = ids(write_sweep(tmp_path, axes=connectors))
+    assert first[0] != second[0] and first[1] == second[1]
+    tier = {"capacity_gib": 1.0, "bandwidth_gbps": 1.0}
+    tiers = base(tiers={"cpu": tier, "cxl": tier})
+    axes = {"prefix_storage": ["cpu", "cxl"]}
+    first, second = ids(write_sweep(tmp_path, base=tiers, axes=axes))
+    assert first[1] != second[1]
+    axes = {"prefix_storage": ["cpu"], **connectors}
+    first, second = ids(write_sweep(tmp_path, base=tiers, axes=axes))
+    assert first[1] != second[1]
+
+
 def test_everything_prepared_is_in_an_id() -> None:
     """A field that is added to Prepared is part of the run's id by itself, or implied on purpose."""
     names = {field.name for field in dataclasses.fields(Prepared)}

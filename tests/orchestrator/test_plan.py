@@ -129,6 +129,7 @@ TIERS = {"cpu": {"capacity_gib": 0.0001, "bandwidth_gbps": 1.0, "chunk_tokens": 
         {"engine": {"enable_prefix_caching": False, "max_num_batched_tokens": 256}},
         {"engine": {"null_block": False, "max_model_len": 70, "max_num_batched_tokens": 256}},
         {"prefix_storage": "cpu", "tiers": TIERS},
+        {"prefix_storage": "cpu", "tiers": TIERS, "kv_connector": "OffloadingConnector"},
     ],
 )
 def test_points_that_are_proven_equal_are_equal(tmp_path: Path, sections: dict[str, Any]) -> None:

@@ -64,12 +64,26 @@ def test_a_finished_point(short: SweepPoint) -> None:
     assert found["point_id"] == short.point_id
     assert found["status"] == "finished"
     assert found["metrics"].items() >= metrics_of(result).items()
+    assert not any(name.startswith("storage/") for name in found["metrics"])
     assert "err_pct/mean_abs" in found["metrics"]
     assert found["wall_s"] > 0
     assert not {"requests", "timeseries"} & found.keys()
     (kept,) = run_points([short], keep=True)
     assert kept["requests"].equals(result.requests)
     assert kept["timeseries"].equals(result.timeseries)
+
+
+def test_a_tier_has_metrics_of_its_own(tmp_path: Path) -> None:
+    tiers = {"cpu": {"capacity_gib": 0.001, "bandwidth_gbps": 1.0, "chunk_tokens": 16}}
+    sections = {"prefix_storage": "cpu", "tiers": tiers, "kv_connector": "OffloadingConnector"}
+    path = write_sweep(tmp_path, base=base(**sections), axes={"engine.policy": ["fcfs"]})
+    (point,) = points_of(path)
+    result = run(point.prepared)
+    storage, found = result.summary["prefix_storage"], metrics_of(result)
+    assert found["storage/waiting_ms"] == storage["waiting_ns"] / 1e6
+    assert found["storage/cpu/written_bytes"] == storage["tiers"]["cpu"]["written_bytes"] > 0
+    names = {name for name in found if name.startswith("storage/cpu/")}
+    assert {"storage/cpu/hit_tokens", "storage/cpu/load_ms", "storage/cpu/evicted_chunks"} < names
 
 
 def test_a_job_is_small_and_comes_back_whole(short: SweepPoint) -> None:

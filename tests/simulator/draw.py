@@ -132,19 +132,30 @@ def engine_settings(draw: st.DrawFn) -> EngineSettings:
         async_scheduling=draw(st.booleans()),
         host_ns_per_step=draw(st.sampled_from((0, 0, 7, 3000))),
         host_ns_per_request=draw(st.sampled_from((0, 0, 2))),
-        tier=draw(st.none() | tier_settings(block_size)) if caching else None,
+        **(draw(connections(block_size)) if caching else {}),
     )
 
 
 @st.composite
-def tier_settings(draw: st.DrawFn, block_size: int) -> TierSettings:
+def connections(draw: st.DrawFn, block_size: int) -> dict[str, Any]:
+    """No tier, one or two that are loaded from before steps, one that is loaded from beside them."""
+    kind = draw(st.sampled_from(("none", "none", "one", "two", "beside", "beside")))
+    if kind == "none":
+        return {}
     tokens = block_size * draw(st.integers(1, 3))
+    tiers = [draw(tier_settings(tokens)) for _ in range(2 if kind == "two" else 1)]
+    name = "OffloadingConnector" if kind == "beside" else "LMCacheConnectorV1"
+    return {"kv_connector": name, "tiers": tuple(tiers)}
+
+
+@st.composite
+def tier_settings(draw: st.DrawFn, tokens: int) -> TierSettings:
     return TierSettings(
-        capacity_bytes=tokens * draw(st.integers(0, 8)),
+        capacity_bytes=tokens * draw(st.integers(0, 8) | st.just(1000)),
         tokens_per_chunk=tokens,
         bytes_per_token=1,
-        bytes_per_ns=0.01,
-        latency_ns=draw(st.sampled_from((0, 400))),
+        bytes_per_ns=draw(st.sampled_from((0.01, 1e-6))),
+        latency_ns=draw(st.sampled_from((0, 400, 30_000))),
     )
 
 

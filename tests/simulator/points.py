@@ -77,6 +77,28 @@ POINTS: dict[str, tuple[bool, dict[str, Any]]] = {
             },
         },
     ),
+    "offloading": (
+        True,
+        {
+            **PRESSURE,
+            "prefix_storage": "cxl",
+            "kv_connector": "OffloadingConnector",
+            "tiers": {
+                "cxl": {"capacity_gib": 0.01, "bandwidth_gbps": 0.5, "chunk_tokens": 16},
+            },
+        },
+    ),
+    "two-tiers": (
+        False,
+        {
+            **PRESSURE,
+            "prefix_storage": "cpu+cxl",
+            "tiers": {
+                "cpu": {"capacity_gib": 0.0002, "bandwidth_gbps": 2.0, "chunk_tokens": 32},
+                "cxl": {"capacity_gib": 0.01, "bandwidth_gbps": 0.5, "chunk_tokens": 32},
+            },
+        },
+    ),
     "infinilm-legacy": (True, {**INFINILM, "engine__admission": "legacy"}),
     "infinilm-exact-scan": (True, {**INFINILM, "engine__admission": "exact-scan"}),
     "infinilm-incremental": (False, {**INFINILM, "engine__admission": "incremental"}),

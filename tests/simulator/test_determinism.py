@@ -72,11 +72,12 @@ def test_the_points_are_worth_comparing(written: dict[str, Path]) -> None:
     for point in POINTS:
         counts = summary(point)["requests"]
         assert counts["finished"] + counts["refused"] == summary(point)["workload"]["requests"]
-    for point in ("async-pressure", "priority", "priority-sync-no-isl", "tier"):
+    for point in ("async-pressure", "priority", "priority-sync-no-isl", "tier", "offloading"):
         assert summary(point)["preemptions"] > 0
     assert summary("refused")["requests"]["refused"] > 0
     assert summary("refused")["requests"]["capped_at_max_model_len"] > 0
-    assert summary("tier")["prefix_storage"]["loads"] > 0
+    assert summary("tier")["prefix_storage"]["tiers"]["cpu"]["loads"] > 0
+    assert summary("offloading")["prefix_storage"]["tiers"]["cxl"]["loads"] > 0
     assert summary("tables")["outside_measured_grid"]
     assert summary("tables-modes")["end_ns"] > summary("tables")["end_ns"]
     waited = {}

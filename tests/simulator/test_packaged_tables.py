@@ -78,7 +78,7 @@ def test_a_tier_holds_the_bytes_of_all_ranks() -> None:
         point = point_on(
             {"aiconfigurator": {"system": "h100_sxm"}}, tensor_parallel_size=ranks
         ).model_copy(update=point_tiers(tier))
-        settings = prepare(point).tier
+        (settings,) = prepare(point).settings.tiers
         assert settings is not None
         assert settings.bytes_per_token == expected
 

@@ -49,6 +49,8 @@ def test_the_unchanged_point_is_fine(tmp_path: Path) -> None:
 LINEAR = {"base_ns": 1000}
 
 # what differs, the field the error names, the value it shows, a part of what it expects
+TIER = {"capacity_gib": 1.0, "bandwidth_gbps": 10.0}
+TIERS = {"cpu": TIER, "cxl": TIER}
 WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     ({"engine__gpu_memory_utilization": 90}, "engine.gpu_memory_utilization", 90, "less than"),
     ({"engine__gpu_memory_utilization": 0}, "engine.gpu_memory_utilization", 0, "greater than 0"),
@@ -148,6 +150,20 @@ WRONG: list[tuple[dict[str, Any], str, Any, str]] = [
     ({"workload": {}}, "workload", {}, "exactly one of"),
     ({"check_invariants": 1}, "check_invariants", 1, "bool"),
     ({"prefix_storage": "cpu"}, "prefix_storage", "cpu", "one of tiers"),
+    ({"prefix_storage": "cpu+cxl", "tiers": {"cpu": TIER}},
+     "prefix_storage", "cpu+cxl", "one of tiers: cpu"),
+    ({"prefix_storage": "cxl+cpu", "tiers": TIERS}, "prefix_storage", "cxl+cpu", "cpu.cxl"),
+    ({"prefix_storage": "cpu", "tiers": {"cpu": {**TIER, "chunk_tokens": 40}}},
+     "tiers.cpu.chunk_tokens", 40, "a multiple of engine.block_size"),
+    ({"prefix_storage": "cpu+cxl", "tiers": {**TIERS, "cxl": {**TIER, "chunk_tokens": 512}}},
+     "tiers.cxl.chunk_tokens", 512, "as tiers.cpu.chunk_tokens .256., because both are used"),
+    ({"prefix_storage": "cpu+cxl", "tiers": TIERS, "kv_connector": "OffloadingConnector"},
+     "prefix_storage", "cpu+cxl", "one tier, because kv_connector"),
+    ({"kv_connector": "NixlConnector"}, "kv_connector", "NixlConnector", "OffloadingConnector"),
+    ({"prefix_storage": "cpu", "tiers": TIERS, "engine__enable_prefix_caching": False},
+     "prefix_storage", "cpu", "none, because engine.enable_prefix_caching is off"),
+    ({"tiers": {"cpu": {**TIER, "bandwidth_gbps": 0.0}}},
+     "tiers.cpu.bandwidth_gbps", 0.0, "greater than 0"),
 ]  # fmt: skip
 
 

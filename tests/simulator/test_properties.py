@@ -31,7 +31,7 @@ def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) ->
     intervals: Counter[int] = Counter()
     for ns, times in zip(wait_ns.tolist(), count.tolist(), strict=True):
         intervals[ns] += times
-    storage = "cpu" if simulation.settings.tier else "none"
+    storage = ("cpu", "cxl")[: len(simulation.settings.tiers)]
     shown = ("now_ns", "num_steps", "num_updates", "num_preemptions", "num_generated_tokens",
              "admissions", "hit_tokens_all_admissions")  # fmt: skip
     requests = requests_table(engine, simulation.workload, refused, storage)
@@ -42,7 +42,7 @@ def facts_of(simulation: Simulation, engine: Engine, refused: dict[int, str]) ->
         "steps": engine.log.steps[: counters.num_steps].tolist(),
         "intervals": intervals,
         "pool": engine.kv.pool[0].tolist(),
-        "tier": engine.tier.store[0].tolist(),
+        "tier": [record.tolist() for record in (engine.storage.use, engine.storage.connection)],
         "outside": engine.outside.tolist(),
         "counters": {name: int(counters[name]) for name in shown},
     }
@@ -68,7 +68,8 @@ def run(simulation: Simulation, *, check: bool = False, **changes: Any) -> tuple
 
 def tied_unfinished(engine: Engine) -> bool:
     """Whether two of those in the engine have the same priority and arrival."""
-    inside = np.isin(engine.kv.requests.status, (state.WAITING, state.RUNNING, state.PREEMPTED))
+    within = (state.WAITING, state.RUNNING, state.PREEMPTED, state.WAITING_FOR_REMOTE_KVS)
+    inside = np.isin(engine.kv.requests.status, within)
     infos = engine.kv.infos[inside]
     keys = Counter(zip(infos.priority.tolist(), infos.arrival_ns.tolist(), strict=True))
     return max(keys.values(), default=0) > 1
@@ -139,7 +140,8 @@ def check_steps(simulation: Simulation, facts: Facts, engine: Engine) -> None:
         assert (steps.formed_ns[1:] >= steps.update_ns[:-1]).all()
     if len(steps):
         assert steps[-1].running_after_update == steps[-1].waiting_after_update == 0
-        assert steps[-1].free_after_update == config.num_usable_blocks
+        if not config.offloads:  # where the last to finish hold blocks that are being stored
+            assert steps[-1].free_after_update == config.num_usable_blocks
 
 
 def check_events(simulation: Simulation, engine: Engine) -> None:
@@ -159,6 +161,9 @@ def check_events(simulation: Simulation, engine: Engine) -> None:
             continue
         if kind == state.EVENT_PREEMPTED:
             computed[r] = -1
+            continue
+        if kind in (state.EVENT_LOAD, state.EVENT_LOADED, state.EVENT_STORE, state.EVENT_STORED):
+            assert config.offloads
             continue
         assert (step, r) not in seen
         seen.add((step, r))
@@ -180,7 +185,7 @@ def check_events(simulation: Simulation, engine: Engine) -> None:
     assert [sampled[r] for r in ended] == [
         int(engine.kv.requests[r].end_num_tokens - workload.num_prompt_tokens[r]) for r in ended
     ]
-    if config.policy == "fcfs":
+    if config.policy == "fcfs" and not config.offloads:  # others pass who waits for a load
         arrival = engine.kv.infos.arrival_ns
         assert first_admitted == sorted(first_admitted, key=lambda r: (arrival[r], r))
 
@@ -205,7 +210,11 @@ def check_totals(simulation: Simulation, facts: Facts, engine: Engine) -> None:
     for name in ("queries", "hits", "preempted_queries", "preempted_hits"):
         logged = name if name.startswith("preempted") else f"prefix_{name}"
         assert int(steps[logged].sum()) == pool[name]
-    assert pool.num_free_blocks == pool.num_usable_blocks
+    held = engine.storage.held[: engine.storage.connection[0].num_held]
+    if not len(held):
+        assert pool.num_free_blocks == pool.num_usable_blocks
+    assert engine.queues.counters[0].num_loading == 0
+    assert not engine.storage.pinned.any()
     assert pool.evicted_blocks <= pool.reused_blocks
     # A second ends on its last ns, so sums over the seconds are sums over everything.
     series = facts["timeseries"]
