@@ -1,9 +1,9 @@
 """The loop of a cluster: whatever happens next, an arrival or an event of an instance, in order of time.
 
 Instances meet at the router, and at tiers that they share. The router looks at them when a request
-arrives, and a session's next call arrives when the one before it has ended. So an instance may run ahead
-of the others up to the next arrival, and where sessions or limits make finished requests matter, or a tier
-is shared, up to the others' next event.
+arrives, and a session's next call arrives when the one before it has ended. So an instance may run
+ahead of the others up to the next arrival, and where sessions or limits make finished requests matter,
+or a tier is shared, up to the others' next event.
 At one moment arrivals come before instances, and instances in their order.
 """
 
