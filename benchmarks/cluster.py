@@ -2,8 +2,7 @@
 
     python -m benchmarks.cluster [--instances 16] [--requests 100000] [--policy NAME] [--repeats 3]
 
-Also what links between tensor-parallel ranks add to a single instance: the same run with and without
-them. The last line is JSON: run_s and prepare_s (medians), steps, tokens_per_s, links_pct.
+The last line is JSON: run_s (median), prepare_s, steps, tokens_per_s.
 """
 
 from __future__ import annotations
@@ -63,11 +62,6 @@ def main() -> int:
     point = prepared(arguments.requests, cluster=cluster, rate=20.0 * arguments.instances)
     prepare_s = time.perf_counter() - start
     run_s, summary = timed(point, arguments.repeats)
-    link = {"tensor": {"bandwidth_gibps": 300.0, "latency_ns": 1000.0}}
-    alone = [
-        timed(prepared(arguments.requests // 10, **changes), arguments.repeats)[0]
-        for changes in ({}, {"links": link})
-    ]
     print(
         json.dumps(
             {
@@ -78,7 +72,6 @@ def main() -> int:
                 "run_s": round(run_s, 2),
                 "steps": summary["steps"],
                 "tokens_per_s": round(summary["generated_tokens"] / run_s),
-                "links_pct": round((alone[1] / alone[0] - 1) * 100, 1),
             }
         )
     )

@@ -34,7 +34,25 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class WithDashboards(click.Group):
+    """Has the dashboards' commands too, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *DASHBOARDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in DASHBOARDS:
+            return super().get_command(ctx, cmd_name)
+        from dashboards import cli
+
+        command: click.Command = getattr(cli, cmd_name)
+        return command
+
+
+DASHBOARDS = ("dashboard", "report", "show", "trace")
+
+
+@click.group(cls=WithDashboards, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -78,6 +96,14 @@ def opened(sweep: Path, out: Path) -> Session:
     return Session.open(sweep, out, content)
 
 
+def page_of(folder: Path) -> list[Path]:
+    """The sweep's report, written into its folder."""
+    from dashboards.report import REPORT, write_report
+    from dashboards.sweep_data import read_sweep
+
+    return [write_report(read_sweep(folder), folder / REPORT)]
+
+
 def tell_tracking(said: str) -> None:
     """What a sweep's end waits for."""
     click.echo(f"servesweep: tracking: {said}", err=True)
@@ -116,7 +142,12 @@ def run(
     progress = TerminalProgress()
     try:
         report, stopped = session.run(
-            progress, address=address, serial=serial, track=not no_track, tell=tell_tracking
+            progress,
+            address=address,
+            serial=serial,
+            track=not no_track,
+            tell=tell_tracking,
+            make_pages=page_of,
         )
     except KeyboardInterrupt:
         progress.close()
@@ -160,10 +191,57 @@ def track(sweep: Path, out: Path) -> None:
         expected = f"the results of a sweep that was run; `servesweep run {sweep}` makes them"
         raise InputError(session.store.folder, "journal.jsonl", MISSING, expected)
     with session.tracker() as tracker:
-        report = session.track(tracker, tell_tracking)
+        report = session.track(tracker, tell_tracking, page_of)
     click.echo(str(report))
     if not report.complete:
         sys.exit(1)
+
+
+@main.command()
+@click.argument("study", type=EXISTING_FILE, metavar="STUDY.yaml")
+@OUT
+@click.option("--address", help="A running Ray cluster; default RAY_ADDRESS, else a local one.")
+@click.option("--serial", is_flag=True, help="Run in this process, without Ray.")
+@click.option("--no-track", is_flag=True, help="Do not track in MLflow.")
+@click.option("--card", type=EXISTING_FILE, help="Also write the calibrated card to this file.")
+@reports_errors
+def calibrate(
+    study: Path, out: Path, address: str | None, serial: bool, no_track: bool, card: Path | None
+) -> None:
+    """Fit settings to recorded runs, and judge them on requests the fit never saw.
+
+    A stopped study goes on where it was. Exits with 1 if candidates failed.
+    """
+    from orchestrator.cli_calibrate import calibrate_study
+
+    calibrate_study(study, out, address, serial, no_track, card)
+
+
+@main.command()
+@click.argument("suite", type=EXISTING_FILE, metavar="SUITE.yaml")
+@OUT
+@click.option("--address", help="A running Ray cluster; default RAY_ADDRESS, else a local one.")
+@click.option("--serial", is_flag=True, help="Run in this process, without Ray.")
+@click.option("--no-track", is_flag=True, help="Do not track in MLflow; there is no trend then.")
+@click.option("--accept", metavar="REASON", help="Make tonight's predictions the baseline.")
+@click.option("--bisect", is_flag=True, help="Name the commit or input that changed a prediction.")
+@reports_errors
+def nightly(
+    suite: Path,
+    out: Path,
+    address: str | None,
+    serial: bool,
+    no_track: bool,
+    accept: str | None,
+    bisect: bool,
+) -> None:
+    """Measure a suite and judge it: did predictions change, and are they accurate?
+
+    Exits with 0 if all is fine, 1 for a regression, 2 if something could not be compared.
+    """
+    from orchestrator.cli_nightly import nightly_suite
+
+    nightly_suite(suite, out, address, serial, no_track, accept, bisect)
 
 
 cli_profiles.add_to(main, reports_errors)

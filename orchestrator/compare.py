@@ -20,6 +20,7 @@ from orchestrator.truth_matching import (
     simulated_requests,
 )
 from orchestrator.truth_notes import blocks_note, population_note, settings_note
+from profiles.errors import InputError
 
 if TYPE_CHECKING:
     from simulator.result import Result
@@ -70,6 +71,9 @@ class Comparison:
         if self.requests is not None:
             for count in ("matched", "unmatched", "unmatched_truth"):
                 flat[f"requests/{count}"] = float(getattr(self.requests, count))
+            sums = [errors["sum_abs_pct"] for errors in self.requests.errors.values()]
+            if len(sums) == len(HEADLINE):
+                flat["err_pct/requests"] = sum(sums) / len(sums)
             for metric, errors in self.requests.errors.items():
                 flat |= {f"requests/{metric}/{n}": v for n, v in errors.items()}
         for column, errors in self.series.items():
@@ -95,7 +99,11 @@ class Comparison:
 def compare(result: Result, truth: Truth) -> Comparison:
     """How far `result` is from `truth`."""
     summary, notes = result.summary, list(truth.notes)
-    simulated = simulated_requests(result.requests, truth.start)
+    table = result.requests
+    if truth.rows is not None:
+        check_rows(len(table), truth)
+        table = table.take(truth.rows)
+    simulated = simulated_requests(table, truth.start)
     notes += population_note(summary, truth)
     err_pct = _metric_errors(_metrics(summary, simulated, truth), truth, notes)
     headline = [abs(v) for metric in HEADLINE for v in err_pct.get(metric, {}).values()]
@@ -131,13 +139,27 @@ def compare(result: Result, truth: Truth) -> Comparison:
     )
 
 
+def check_rows(simulated: int, truth: Truth) -> None:
+    """Raises InputError if the truth is a part of another workload."""
+    assert truth.rows is not None
+    if int(truth.rows.max()) >= simulated:
+        expected = f"the requests of a workload of {simulated}, in its order"
+        raise InputError(truth.source, "part", f"request {int(truth.rows.max())}", expected)
+
+
 def _metrics(
     summary: dict[str, Any], simulated: SimulatedRequests, truth: Truth
 ) -> dict[str, dict[str, float]]:
     """The result's statistics, in the truth's definitions where the summary has others."""
     metrics: dict[str, dict[str, float]] = dict(summary["latency"])
     finished = simulated.finished
-    if truth.start != "arrival_ns" and finished.any():
+    if truth.rows is not None:
+        metrics = (
+            {name: statistics(getattr(simulated, name)[finished]) for name in HEADLINE}
+            if finished.any()
+            else {}
+        )
+    elif truth.start != "arrival_ns" and finished.any():
         metrics["ttft_ms"] = statistics(simulated.ttft_ms[finished])
         metrics["latency_ms"] = statistics(simulated.latency_ms[finished])
     if not truth.single_tokens_in_tpot:

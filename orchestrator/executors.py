@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.shared import Job, usable
@@ -168,7 +169,9 @@ def start_ray(ray: Any, address: str | None) -> None:
         import profiles
         import simulator
 
-        options["runtime_env"] = {"py_modules": [orchestrator, profiles, simulator]}
+        # As paths: inside of a submitted job Ray copies what it is given, which modules are not for.
+        rooms = (orchestrator, profiles, simulator)
+        options["runtime_env"] = {"py_modules": [str(Path(room.__path__[0])) for room in rooms]}
     expected = "a Ray cluster that answers and takes this token"
     _must_answer(address, expected)
     stopped_by = signal.getsignal(signal.SIGTERM)

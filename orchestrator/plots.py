@@ -245,3 +245,40 @@ def _heat_size(columns: int, rows: int) -> tuple[float, float]:
 def _finite(values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, np.float64)
     return array[np.isfinite(array)]
+
+
+def profile(
+    path: Path,
+    values: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    answers: Mapping[str, tuple[float, float, float]],
+    y_name: str,
+) -> Path:
+    """One panel a parameter: the objective of every candidate, the answer and its interval."""
+    figure, axes = _figure(len(values), "")
+    for axis, (name, (x, y)) in zip(axes, values.items(), strict=True):
+        at, low, high = answers[name]
+        seen = np.asarray(y, np.float64)
+        axis.axvspan(low, high, color="0.9", zorder=0)
+        axis.axvline(at, color="black", linewidth=1.2)
+        axis.plot(np.asarray(x), seen, ".", color=COLOURS[0], markersize=3)
+        least = float(seen[np.isfinite(seen)].min())
+        axis.set(xlabel=name, ylim=(0, max(4 * least, 1e-6)))
+    axes[0].set_ylabel(y_name)
+    return _write(figure, (), path)
+
+
+def scatter(
+    path: Path,
+    points: tuple[ArrayLike, ArrayLike, ArrayLike],
+    answer: tuple[float, float],
+    names: tuple[str, str, str],
+) -> Path:
+    """Candidates over two parameters, coloured by the objective; the answer is a cross."""
+    x, y, value = (np.asarray(one, np.float64) for one in points)
+    figure, (axis,) = _figure(1, "", size=(6.0, 4.4))
+    order = np.argsort(-value)
+    shown = axis.scatter(x[order], y[order], c=value[order], s=14, cmap="cividis_r")
+    figure.colorbar(shown, ax=axis, label=names[2])
+    axis.plot(*answer, "x", color="black", markersize=11, markeredgewidth=2.5)
+    axis.set(xlabel=names[0], ylabel=names[1])
+    return _write(figure, (), path)

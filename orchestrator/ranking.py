@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import FINISHED, Outcome, Plan
 from orchestrator.sweep import CARD
 from orchestrator.truth_data import HEADLINE as HEADLINE_METRICS
+
+T = TypeVar("T")
 
 MEAN_ABS = "err_pct/mean_abs"
 PARTIAL = "err_pct/mean_abs_partial"  # where the truth has some of the headline metrics only
@@ -56,19 +58,31 @@ def score(metrics: Mapping[str, float], by: str) -> float | None:
 
 def ranking(plan: Plan, count: int) -> list[Ranked]:
     """The first finished points with different results; those that refused requests come last."""
-    by = measure(plan)
-    scored: list[tuple[bool, float, int, SweepPoint, Outcome]] = []
-    for point, outcome, equals in plan.rows():
-        metrics = (outcome or {}).get("metrics") or {}
+    own = [
+        ((point, outcome), point.index, outcome.get("metrics") or {})
+        for point, outcome, equals in plan.rows()
+        if equals is None and outcome
+    ]
+    groups = ranked_groups(own, measure(plan))[:count]
+    return [Ranked(*group[0], same=len(group) - 1) for group in groups]
+
+
+def ranked_groups(own: Iterable[tuple[T, int, Mapping[str, float]]], by: str) -> list[list[T]]:
+    """Points, their index and metrics -> those with one result together, the smallest score first.
+
+    Points without a score are left out; those that refused requests come last.
+    """
+    scored: list[tuple[bool, float, int, T, Mapping[str, float]]] = []
+    for point, index, metrics in own:
         value = score(metrics, by)
-        if equals is None and outcome and value is not None:
-            refused = metrics["requests/refused"] > 0
-            scored.append((refused, value, point.index, point, outcome))
-    groups: dict[tuple[Any, ...], list[tuple[SweepPoint, Outcome]]] = {}
-    for _, value, _, point, outcome in sorted(scored, key=lambda one: one[:3]):
-        result = (value, *(outcome["metrics"].get(name) for name in RESULT))
-        groups.setdefault(result, []).append((point, outcome))
-    return [Ranked(*group[0], same=len(group) - 1) for group in list(groups.values())[:count]]
+        if value is not None:
+            refused = metrics.get("requests/refused", 0.0) > 0
+            scored.append((refused, value, index, point, metrics))
+    groups: dict[tuple[Any, ...], list[T]] = {}
+    for _, value, _, point, metrics in sorted(scored, key=lambda one: one[:3]):
+        result = (value, *(metrics.get(name) for name in RESULT))
+        groups.setdefault(result, []).append(point)
+    return list(groups.values())
 
 
 def first_of_each_card(plan: Plan, count: int) -> list[Ranked]:

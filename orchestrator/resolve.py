@@ -14,6 +14,7 @@ from orchestrator.truth import load_truth
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_data import Truth
 from profiles.errors import InputError, parse_model
+from simulator.calibration import with_calibration
 from simulator.config import PROFILE_SOURCES, Point, point_from_mapping
 from simulator.simulation import Prepared, prepare
 
@@ -37,7 +38,10 @@ class Resolver:
 
     def point(self, index: int, axes: dict[str, Any]) -> Point:
         """Raises InputError."""
-        mapping = self._mapping(axes)
+        try:
+            mapping = with_calibration(self._mapping(axes), self._path.parent, HERE)
+        except InputError as error:
+            raise self._located(error, index, axes) from None
         keys = {name: (name, repr(value)) for name, value in mapping.items() if value is not None}
         for name, key in keys.items():
             mapping[name] = self._sections.get(key, mapping[name])

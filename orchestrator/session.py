@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,18 @@ from orchestrator.ranking import (
 from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
 from orchestrator.store import TABLES, SweepStore, is_parquet, row_of
+from orchestrator.store_truth import truth_key, write_truth
 from orchestrator.sweep import SweepFile, load_sweep
 from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
+from orchestrator.truth_data import Truth
 from orchestrator.truth_notes import standing_notes
 from orchestrator.worker import Limits
 from simulator.summary import servesweep_version
 
 KEPT_BEST = 5
 SHOWN = 3  # points in a verdict
+MakePages = Callable[[Path], list[Path]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Session:
                     "point_id": point.point_id,
                     "run_id": point.run_id,
                     "axes": point.axes,
+                    "truth": truth_key(point.truth) if point.truth else None,
                     "num_gpu_blocks": point.prepared.capacity.num_gpu_blocks,
                 }
                 for point in self.plan.points
@@ -91,8 +95,11 @@ class Session:
         serial: bool,
         track: bool,
         tell: Callable[[str], None] | None = None,
+        make_pages: MakePages | None = None,
     ) -> tuple[TrackingReport | None, str | None]:
         """Run what is left. Returns the tracking report and why the sweep ended early, if it did.
+
+        `make_pages` is given the folder when its results are there and returns what it wrote.
 
         Raises InputError if another run works in the folder.
         """
@@ -103,6 +110,7 @@ class Session:
 
             def begin() -> None:
                 self.store.write_manifest(self.manifest())
+                self.keep_truths()
                 progress.begin(self.plan)
 
             try:
@@ -113,8 +121,8 @@ class Session:
                     stopped = str(error)
                 self.keep()
                 if tracker is None:
-                    draw(self.plan, self.store.folder)
-                report = self.track(tracker, tell) if tracker else None
+                    self._show(make_pages)
+                report = self.track(tracker, tell, make_pages) if tracker else None
             finally:
                 if tracker:
                     tracker.close()
@@ -136,6 +144,16 @@ class Session:
             return RayExecutor(parts, self.limits, address, execution.cpus_per_point)
 
         return make
+
+    def keep_truths(self) -> None:
+        """Put what was measured into the folder, so that reports need nothing else."""
+        for truth in self.truths.values():
+            write_truth(self.store.folder, truth)
+
+    @property
+    def truths(self) -> dict[str, Truth]:
+        """The truths of the points, by content id."""
+        return {p.truth.content_id: p.truth for p in self.plan.points if p.truth}
 
     def keep(self) -> None:
         """Simulate points to keep once more, with their tables, where they have none yet."""
@@ -166,8 +184,6 @@ class Session:
         return {f"servesweep.{name}": str(value) for name, value in tags.items() if value}
 
     def tracker(self) -> Tracker:
-        points = self.plan.points
-        truths = {p.truth.content_id: p.truth for p in points if p.truth}
         tags = {"servesweep.name": self.sweep.name, **self._versions()}
         counts = self.plan.counts()
         return Tracker(
@@ -178,14 +194,29 @@ class Session:
                 sweep_id=self.sweep_id,
                 tags=tags,
                 params={"points": counts["points"], "axes": ", ".join(self.sweep.axes)[:250]},
-                truths=[tracked_truth(truth) for truth in truths.values()],
+                truths=[tracked_truth(truth) for truth in self.truths.values()],
                 order_by=measure(self.plan),
             ),
             folder=self.store.folder.parent,
         )
 
-    def track(self, tracker: Tracker, tell: Callable[[str], None] | None = None) -> TrackingReport:
-        """Hand over every point that has an outcome, and the artifacts. `tell` as Tracker.finish."""
+    def _show(self, make_pages: MakePages | None) -> list[Path]:
+        """Pictures and pages of the folder."""
+        written = draw(self.plan, self.store.folder)
+        if make_pages is not None and self.store.results_path.is_file():
+            written += make_pages(self.store.folder)
+        return written
+
+    def track(
+        self,
+        tracker: Tracker,
+        tell: Callable[[str], None] | None = None,
+        make_pages: MakePages | None = None,
+        artifacts: Sequence[Path] = (),
+    ) -> TrackingReport:
+        """Hand over every point that has an outcome, the sweep's artifacts and these. `tell` as
+        Tracker.finish."""
+        self.keep_truths()
         versions = self._versions()
         given: set[str] = set()  # a point that is there twice is one point
         for point, outcome, equals in self.plan.rows():
@@ -198,9 +229,9 @@ class Session:
             tracker.point(tracked_row(point, row, versions, timeseries))
         best = best_points(self.plan, 1)
         tags = {"servesweep.best": best[0].name} if best else {}
-        artifacts = [self.store.manifest_path, self.store.results_path]
-        artifacts += draw(self.plan, self.store.folder)
-        return tracker.finish([a for a in artifacts if a.is_file()], tags, tell=tell)
+        files = [self.store.manifest_path, self.store.results_path, *artifacts]
+        files += [p for p in self._show(make_pages) if p not in files]
+        return tracker.finish([file for file in files if file.is_file()], tags, tell=tell)
 
     def verdict(self) -> str:
         """The sweep in a few lines."""

@@ -4,6 +4,7 @@ manifest.json      what was asked: the sweep file, its points with axes, ids and
 journal.jsonl      outcomes as they came (journal.py)
 results.parquet    a row a point of the grid: axes, status, metrics, the point it equals
 points/<id>/       requests.parquet and timeseries.parquet of the points that are kept
+truth/<id>/        what was measured, likewise (store_truth.py)
 """
 
 from __future__ import annotations

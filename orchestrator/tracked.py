@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.expand import SweepPoint
+from orchestrator.store_truth import truth_label
 from orchestrator.tracking import TrackedPoint
 from orchestrator.truth_data import Truth
 
@@ -81,7 +82,7 @@ def tracked_truth(truth: Truth) -> TrackedPoint:
                 series[f"series/{name}"] = list(zip(seconds, map(float, values), strict=True))
     return TrackedPoint(
         point_id=f"truth-{truth.content_id[:16]}",
-        name=f"truth {Path(truth.source).parent.name or truth.source}",
+        name=f"truth {truth_label(truth)}",
         metrics=metrics,
         series=series,
         tags={"servesweep.source": truth.kind},

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.truth_config import Definitions, PercentilesConfig, TruthConfig
 from orchestrator.truth_data import DEFINITIONS, HEADLINE, STATISTICS, Truth, TruthRequests
+from orchestrator.truth_part import part_of
 from orchestrator.truth_percentiles import percentiles_truth
 from orchestrator.truth_recorded import recorded_truth
 from orchestrator.truth_vllm_bench import vllm_bench_truth
@@ -30,6 +31,11 @@ __all__ = [
 
 def load_truth(config: TruthConfig, base: Path) -> Truth:
     """The truth that `config` names; relative paths are taken from `base`. Raises InputError."""
+    truth = _whole_truth(config, base)
+    return truth if config.part is None else part_of(truth, config.part)
+
+
+def _whole_truth(config: TruthConfig, base: Path) -> Truth:
     if config.recorded is not None:
         return recorded_truth(base / config.recorded)
     if config.vllm_bench is not None:

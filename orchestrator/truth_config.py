@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from orchestrator.truth_part import Part
 from profiles.errors import FieldError
 from simulator.config import Frozen
 
@@ -92,7 +93,7 @@ class SiliconRow(Frozen):
 
 
 class TruthConfig(Frozen):
-    """Exactly one of the four.
+    """Exactly one of the first four.
 
     recorded: the folder of a run recorded with LLMServingSim's bench.
     vllm_bench: the JSON file of `vllm bench serve --save-result`, best with `--save-detailed`.
@@ -104,6 +105,8 @@ class TruthConfig(Frozen):
     vllm_bench: Path | None = None
     percentiles: PercentilesConfig | None = None
     aiconfigurator: SiliconRow | None = None
+    part: Part | None = None
+    """Compare these requests alone."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -39,6 +39,8 @@ one token     a request of one output token has a TPOT of 0 in recorded runs. `v
               leaves it out of TPOT, and then it is left out of the simulated TPOT as well
 mean absolute the mean of |error| over 15 headline metrics: mean, p50, p90, p95 and p99 of TTFT,
               TPOT and latency; over fewer it is called partial
+requests      the sum of |simulated - truth| over matched requests, divided by the sum of the truth,
+              of each headline metric; `err_pct/requests` is the mean of the three
 per request   |simulated - truth| / truth x 100 of each matched request; requests match by id, or by
               position if that matches more, and only if prompt and output lengths agree
 series        mean |simulated - truth| over the whole seconds both have, and the same divided by the
@@ -57,6 +59,19 @@ class TruthRequests:
     ttft_ms: Floats
     tpot_ms: Floats
     latency_ms: Floats
+    start_s: Floats | None = None
+    """When each request started, from the first one that did."""
+
+    def take(self, rows: Ints) -> TruthRequests:
+        """The requests in these rows."""
+        return TruthRequests(
+            ids=self.ids.take(pa.array(rows)) if self.ids is not None else None,
+            start_s=self.start_s[rows] if self.start_s is not None else None,
+            **{
+                name: getattr(self, name)[rows]
+                for name in ("num_prompt_tokens", "num_output_tokens", *HEADLINE)
+            },
+        )
 
     def __len__(self) -> int:
         return len(self.num_prompt_tokens)
@@ -92,6 +107,8 @@ class Truth:
     start: Literal["arrival_ns", "queued_ns"] = "arrival_ns"
     """The column of a result's requests from which its TTFT and latency count."""
     single_tokens_in_tpot: bool = True
+    rows: Ints | None = None
+    """Of a part: the workload's requests it holds; a result is compared in these alone."""
     notes: tuple[str, ...] = ()
 
 

@@ -44,7 +44,7 @@ class RequestComparison:
     matched_by: Literal["id", "position"]
     examples: tuple[str, ...] = ()
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
-    """metric -> median_abs_pct, p90_abs_pct, median_abs_ms, p90_abs_ms."""
+    """metric -> median_abs_pct, p90_abs_pct, median_abs_ms, p90_abs_ms, sum_abs_pct."""
 
 
 def simulated_requests(table: pa.Table, start: str) -> SimulatedRequests:
@@ -67,7 +67,16 @@ def simulated_requests(table: pa.Table, start: str) -> SimulatedRequests:
     )
 
 
-def compare_requests(simulated: SimulatedRequests, truth: TruthRequests) -> RequestComparison:
+class Matching(NamedTuple):
+    """Of each simulated request its partner among the measured ones, an index or -1 for none."""
+
+    partner: Ints
+    same: NDArray[np.bool_]  # with equal lengths
+    both: NDArray[np.bool_]  # and both finished: these are compared
+    matched_by: Literal["id", "position"]
+
+
+def match_requests(simulated: SimulatedRequests, truth: TruthRequests) -> Matching:
     """Requests match by id, or by position if that matches more, with equal lengths."""
     by_id = _partners_by_id(simulated, truth)
     partner, same = by_id, _same_lengths(simulated, truth, by_id)
@@ -80,6 +89,12 @@ def compare_requests(simulated: SimulatedRequests, truth: TruthRequests) -> Requ
             partner, same, matched_by = by_position, same_place, "position"
     both = same & simulated.completed
     both &= ~truth.failed[partner]
+    return Matching(partner, same, both, matched_by)
+
+
+def compare_requests(simulated: SimulatedRequests, truth: TruthRequests) -> RequestComparison:
+    """What matches, and how far it is apart."""
+    partner, same, both, matched_by = match_requests(simulated, truth)
     ours = np.flatnonzero(both)
     theirs = partner[ours]
     return RequestComparison(
@@ -163,6 +178,7 @@ def _errors(
             "p90_abs_pct": p90,
             "median_abs_ms": median_ms,
             "p90_abs_ms": p90_ms,
+            "sum_abs_pct": float(apart.sum() / measured.sum() * 100),
         }
     return errors
 

@@ -84,6 +84,7 @@ def _requests(run: RecordedRun) -> TruthRequests:
         ttft_ms=(run.first_token_s - run.begin_s) * 1e3,
         tpot_ms=(run.last_token_s - run.first_token_s) / steps_between * 1e3,
         latency_ms=(run.last_token_s - run.begin_s) * 1e3,
+        start_s=run.begin_s - run.begin_s.min(),
     )
 
 

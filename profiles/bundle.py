@@ -5,7 +5,7 @@ Every row says where it comes from (`provenance.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +91,26 @@ class Bundle:
     attention: AttentionGrid
     moe: MoeTable | None
     skew: SkewFit | None
+
+    def scaled(self, *, dense: float, per_sequence: float, attention: float, moe: float) -> Bundle:
+        """The same tables, each kind's times multiplied; rounded to whole ns, at least 1."""
+        return replace(
+            self,
+            dense=_scaled_layers(self.dense, dense),
+            per_sequence=_scaled_layers(self.per_sequence, per_sequence),
+            attention=replace(self.attention, ns=_scaled_ns(self.attention.ns, attention)),
+            moe=replace(self.moe, ns=_scaled_ns(self.moe.ns, moe)) if self.moe else None,
+        )
+
+
+def _scaled_layers(tables: dict[str, LayerTable], factor: float) -> dict[str, LayerTable]:
+    if factor == 1.0:
+        return tables
+    return {n: replace(table, ns=_scaled_ns(table.ns, factor)) for n, table in tables.items()}
+
+
+def _scaled_ns(ns: Ints, factor: float) -> Ints:
+    if factor == 1.0:
+        return ns
+    scaled: Ints = np.maximum(1, np.rint(ns * factor)).astype(np.int64)
+    return scaled

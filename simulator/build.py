@@ -118,6 +118,12 @@ def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
             if too_long[r]
             else f"needs {blocks[r]} blocks, the pool has {settings.num_usable_blocks}"
         )
+    return refused if settings.routed else with_their_sessions(refused, workload)
+
+
+def with_their_sessions(refused: dict[int, str], workload: Workload) -> dict[int, str]:
+    """The same, and every call that comes after one of them."""
+    refused = dict(refused)
     if refused and (workload.session_parent >= 0).any():
         for r, parent in enumerate(workload.session_parent.tolist()):
             if parent in refused and r not in refused:

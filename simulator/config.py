@@ -15,6 +15,7 @@ from profiles.card import Card
 from profiles.errors import FieldError, InputError, named, parse_model, read_yaml
 from profiles.model import ModelConfig
 from profiles.routing import Policy
+from simulator.calibration import AppliedCalibration, with_calibration
 from simulator.cluster.config import ClusterConfig
 from simulator.network.links import Links
 from simulator.workloads import WorkloadConfig
@@ -245,8 +246,22 @@ class DataSheet(Frozen):
         return PackagedTables(system=self.nearest, version=self.version)
 
 
+Factor = Annotated[float, Field(strict=True, ge=0.01, le=100, allow_inf_nan=False)]
+
+
+class TableScale(Frozen):
+    """What calibration leaves between measured tables and a recorded run: a factor on the times of
+    each kind of table. 1 is as measured."""
+
+    dense: Factor = 1.0
+    per_sequence: Factor = 1.0
+    attention: Factor = 1.0
+    moe: Factor = 1.0
+
+
 class ProfileConfig(Frozen):
-    """Where step durations come from; exactly one of the five.
+    """Where step durations come from; exactly one of bundle, bundles, aiconfigurator, datasheet and
+    linear.
 
     bundle: the folder of one variant, .../<card>/<model>/<variant>.
     bundles: the folder above all cards; card, model and variant follow the point.
@@ -262,6 +277,7 @@ class ProfileConfig(Frozen):
     linear: LinearLaw | None = None
     all_reduce: PackagedTables | None = None
     """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
+    scale: TableScale = TableScale()
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
     the same bundle, or no correction. A bundle without a fit is never corrected."""
@@ -274,6 +290,8 @@ class ProfileConfig(Frozen):
         if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
             expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
             raise FieldError("all_reduce", self.all_reduce.system, expected)
+        if self.linear is not None and self.scale != TableScale():
+            raise FieldError("scale", self.scale.model_dump(), "none, because linear has no tables")
         return self
 
 
@@ -301,6 +319,8 @@ class Point(Frozen):
     """When requests arrive: as the workload says, or as `recorded_run` has it: when the client sent
     them, where that was recorded, else when the engine queued them."""
     recorded_run: Path | None = None
+    calibration: AppliedCalibration | None = None
+    """In a file the path of a calibrated card; its values stand where the point says nothing."""
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
 
@@ -407,7 +427,7 @@ def load_point(path: str | Path) -> Point:
 
 def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> Point:
     """A point from a mapping; relative paths are taken from `base`, errors name `source`."""
-    data = with_absolute_paths(data, base)
+    data = with_calibration(with_absolute_paths(data, base), base, source)
     data["model"] = _model_data(data.get("model"), source)
     data = _with_card(data, source)
     # A known section left empty is one left out.
@@ -446,6 +466,8 @@ def with_absolute_paths(data: dict[str, Any], base: Path) -> dict[str, Any]:
             data[section] = {**data[section], **paths}
     if "recorded_run" in data:
         data["recorded_run"] = absolute(data["recorded_run"])
+    if "calibration" in data:
+        data["calibration"] = absolute(data["calibration"])
     if isinstance(data.get("model"), str):
         data["model"] = absolute(data["model"])
     return data

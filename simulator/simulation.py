@@ -23,7 +23,7 @@ from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.cluster.config import RoutingConfig
-from simulator.config import Point
+from simulator.config import Point, TableScale
 from simulator.core.latency import Latency
 from simulator.network_tables import shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
@@ -160,6 +160,8 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
     if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
         overhead = replace(overhead, async_scheduling=False)
         notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")
+    if point.calibration is not None:
+        notes += point.calibration.notes(point.card.name, point.model.name)
     tokens = capacity.num_gpu_blocks * point.engine.block_size
     if tokens < max_model_len and not point.engine.is_infinilm:
         notes.append(
@@ -269,7 +271,8 @@ def point_bundle(point: Point, source: str | Path = "point") -> Bundle | None:
     if point.profile.linear is not None:
         return None
     with named(source, "profile"):
-        return complete(load_tables(point, source), routing_of(point, source))
+        scaled = _scaled(load_tables(point, source), point.profile.scale)
+        return complete(scaled, routing_of(point, source))
 
 
 def _latency(
@@ -288,7 +291,7 @@ def _latency(
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
         return latency, linear_sources(), "linear " + " ".join(map(str, values))
-    bundle = load_tables(point, source)
+    bundle = _scaled(load_tables(point, source), point.profile.scale)
     if bundle.architecture.is_whole_step:
         if bundle.model != point.model.name:
             expected = f"steps measured with {point.model.name}"
@@ -336,6 +339,11 @@ def _workload(
 @lru_cache(maxsize=8)
 def _loaded_workload(config: WorkloadConfig, _: Stamp) -> Workload:
     return load_workload(config, Path())
+
+
+@lru_cache(maxsize=16)
+def _scaled(bundle: Bundle, scale: TableScale) -> Bundle:
+    return bundle if scale == TableScale() else bundle.scaled(**dict(scale))
 
 
 @lru_cache(maxsize=16)

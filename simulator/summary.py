@@ -61,7 +61,11 @@ def summarize(
             "output_tokens": int(prepared.workload.num_output_tokens.sum()),
             **_manifest(prepared.workload),
         },
-        "profile": {"content_id": prepared.profile_id},
+        "profile": {
+            "content_id": prepared.profile_id,
+            "scale": point.profile.scale.model_dump(mode="json"),
+        },
+        "calibration": point.calibration.model_dump(mode="json") if point.calibration else None,
         "requests": _request_counts(prepared, engine, refused),
         "steps": int(counters.num_steps),
         "preemptions": int(counters.num_preemptions),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,10 @@ class Instance:
         workload: Workload,
         max_in_flight: int | None = None,
         check: bool = False,
+        refuses: Set[int] = frozenset(),
     ) -> None:
         self.number = number
+        self.refuses = refuses  # requests that can never run here
         self.engine = engine
         self.max_in_flight = max_in_flight or NO_LIMIT
         self.in_flight = 0

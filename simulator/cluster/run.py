@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.build import build_engine
+from simulator.build import build_engine, with_their_sessions
 from simulator.cluster.group import Group
 from simulator.cluster.instance import Instance
 from simulator.cluster.result import merged
@@ -43,7 +43,7 @@ def run_cluster(
     workload = prepared.workload
     grouped = {number for group in cluster.groups for number in group}
     instances: list[Instance] = []
-    refused: dict[int, str] = {}
+    refused: dict[int, str] | None = None
     between = _shared_tiers(cluster)
     for number, part in enumerate(cluster.instances):
         settings = replace(
@@ -58,8 +58,11 @@ def run_cluster(
             workload, part.hashes, settings, part.latency, prepared.arrival_ns, between
         )
         limit = cluster.max_in_flight[number]
-        instances.append(Instance(number, engine, workload, limit, checked))
-        refused = refused_here if not number else {**refused, **refused_here}
+        instances.append(Instance(number, engine, workload, limit, checked, set(refused_here)))
+        # Refused is who can run nowhere.
+        everywhere = refused_here if refused is None else refused
+        refused = {r: why for r, why in everywhere.items() if r in refused_here}
+    refused = with_their_sessions(refused or {}, workload)
     members: list[Member] = [one for one in instances if one.number not in grouped]
     members += [Group([instances[number] for number in group]) for group in cluster.groups]
     choose = router(cluster.routing, "cluster")
@@ -140,10 +143,15 @@ class ClusterRun:
     def _hand_out(self, now_ns: int) -> None:
         """First come, first served; who cannot be taken waits, and everybody behind."""
         while self._held:
-            free = [one for one in self._instances if one.in_flight < one.max_in_flight]
+            r = self._held[0]
+            free = [
+                one
+                for one in self._instances
+                if one.in_flight < one.max_in_flight and r not in one.refuses
+            ]
             if not free:
                 return
-            r = self._held.popleft()
+            self._held.popleft()
             chosen = free[self._choose(r, free, now_ns)]
             self.owner[r] = chosen.number
             chosen.take(r, now_ns)

@@ -289,3 +289,18 @@ def test_the_fullest_stage_decides_on_blocks(tmp_path: Path) -> None:
     assert three.num_gpu_blocks > one.num_gpu_blocks
     embedding = 100_000 * 64 * 2
     assert embedding < three.weight_bytes < one.weight_bytes - embedding
+
+
+def test_who_fits_in_one_instance_only_goes_there() -> None:
+    """Refused is who can run nowhere; the calls after it in its session never come."""
+    small = {"count": 2, "engine": {"num_gpu_blocks_override": 6}}
+    result = simulate(cluster(small, {"count": 1}, check_invariants=True))
+    lengths = column(result, "prompt_tokens") + column(result, "requested_output_tokens")
+    owner = column(result, "instance")
+    assert result.summary["requests"]["refused"] == 0
+    assert (owner[lengths > 6 * 16] == 2).all() and (owner < 2).any()
+    larger = {"count": 2, "engine": {"num_gpu_blocks_override": 12}}
+    both = simulate(cluster(larger, workload={"generate": CLOSED}, check_invariants=True))
+    refused = np.array([why is not None for why in both.requests["refused"].to_pylist()])
+    assert 0 < both.summary["requests"]["finished"] == (~refused).sum()
+    assert np.isnan(column(both, "instance").astype(float)[refused]).all()

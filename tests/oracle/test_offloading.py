@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.nightly.scenarios import MODES, Scenario
 from tests.oracle.check import compare, scenarios_below
 from tests.oracle.offloading_scenarios import OFFLOADING_SCENARIOS
-from tests.oracle.replay import MODES, Scenario
 from tests.oracle.test_recordings import name_of
 from tests.oracle.test_stride import final_state
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.nightly.scenarios import MODES, Scenario
 from tests.oracle.check import compare, main, scenarios_below
-from tests.oracle.replay import MODES, Scenario
 from tests.oracle.scenarios import SCENARIOS
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.nightly.scenarios import Scenario, latency_of, settings_of
 from simulator.build import build_engine
 from simulator.core import state
 from simulator.prefix import block_hashes
 from simulator.progress import run_to_end
 from tests.oracle.check import scenarios_below
-from tests.oracle.replay import Scenario, latency_of, settings_of
 
 HERE = Path(__file__).parent
 SCENARIOS = scenarios_below(HERE / "recordings") + scenarios_below(

@@ -94,7 +94,7 @@ def test_makespan_throughput_blocks(comparison: Comparison) -> None:
 def test_equal_is_zero(tmp_path: Path) -> None:
     flat = compare(make_result(ttft=1, tpot=1), recorded(tmp_path)).flat()
     of_times = [v for n, v in flat.items() if n.startswith("err_pct/") or "_ms/" in n]
-    assert len(of_times) == 15 + 1 + 1 + 3 + 12
+    assert len(of_times) == 15 + 1 + 1 + 1 + 3 + 15
     assert max(map(abs, of_times)) < 1e-6
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.nightly.scenarios import events_by_step
 from simulator.build import EngineSettings, build_engine
 from simulator.core.latency import Latency
 from simulator.core.state import Engine
@@ -16,7 +17,6 @@ from simulator.prefix import block_hashes
 from simulator.progress import run_to_end
 from simulator.step_tables import linear_law
 from simulator.workloads import Workload
-from tests.oracle.replay import events_by_step
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 STEP_NS = 1000

@@ -1,24 +1,26 @@
-"""Replays a recorded scenario through the engine and puts its steps into the recording's words.
+"""Replays a recorded scenario through the engine and compares every step with the recording.
 
-The format is described in README.md beside this file.
+The format is described in tests/oracle/README.md.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.build import EngineSettings, TierSettings, build_engine
+from simulator.build import EngineSettings, build_engine
 from simulator.core import state
 from simulator.core.latency import Latency
 from simulator.core.state import Engine
 from simulator.prefix import block_hashes
 from simulator.progress import run_to_end
 from simulator.step_tables import linear_law
+from simulator.storage import TierSettings
 from simulator.workloads import Workload
 from simulator.workloads.llmservingsim import read_jsonl
 
@@ -205,7 +207,7 @@ def sync_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
 
 
 def schedule_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]:
-    shown = ("sched", "new", "resumed", "new_blocks", "preempted", "samples")
+    shown: tuple[str, ...] = ("sched", "new", "resumed", "new_blocks", "preempted", "samples")
     shown += tuple(name for name in ("loads", "stores", "loading") if name in lists)
     return {
         "kind": "schedule",
@@ -231,3 +233,76 @@ def update_line(number: int, step: Any, lists: dict[str, Any]) -> dict[str, Any]
         "running": int(step.running_after_update),
         "waiting": int(step.waiting_after_update),
     }
+
+
+# Recorded but derived from other fields, or only there to help a reader.
+NOT_COMPARED = {"kv_usage"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many lines were compared and the first that differs, if any."""
+
+    lines: int
+    difference: str | None
+
+
+def compare(scenario: Scenario) -> Outcome:
+    """Replay a scenario and compare every line of its recording."""
+    engine, workload = replay(scenario)
+    lines = 0
+    ours_then_theirs = itertools.zip_longest(
+        simulated(engine, workload, scenario.mode), scenario.recorded
+    )
+    for ours, theirs in ours_then_theirs:
+        difference = line_difference(ours, theirs)
+        if difference:
+            return Outcome(lines, f"line {lines}: {difference}")
+        lines += 1
+    totals = scenario.config
+    found = {
+        "steps": int(engine.queues.counters[0].num_steps),
+        "preemptions": int(engine.queues.counters[0].num_preemptions),
+        "end_ns": int(engine.queues.counters[0].now_ns),
+        **connector_totals(engine),
+    }
+    expected = {name: totals[name] for name in found if name in totals}
+    wrong = {n: (found[n], expected[n]) for n in expected if found[n] != expected[n]}
+    return Outcome(lines, f"totals (ours, recorded): {wrong}" if wrong else None)
+
+
+def connector_totals(engine: Engine) -> dict[str, Any]:
+    """What vLLM counts of a connector, and the chunks in the tier at the end."""
+    connection = engine.storage.connection[0]
+    names = ("queries", "hits", "preempted_queries", "preempted_hits")
+    return {
+        "connector_pc": [int(connection[name]) for name in names],
+        "chunks": int(engine.storage.near.store[0].num_chunks),
+    }
+
+
+def line_difference(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str | None:
+    """What differs between a simulated and a recorded line; order of requests included."""
+    if ours is None or theirs is None:
+        longer = "recording" if ours is None else "simulation"
+        return f"the {longer} goes on: {ours or theirs}"
+    for name, recorded in theirs.items():
+        if name in NOT_COMPARED:
+            continue
+        if name not in ours:
+            return f"field {name} is recorded but not simulated"
+        mine = ours[name]
+        same = mine == recorded
+        if same and name == "sched":
+            same = list(mine) == list(recorded)
+        if not same:
+            return f"step {theirs.get('step')}, {name}:\n  simulated {mine}\n  recorded  {recorded}"
+    return None
+
+
+def scenarios_below(folder: Path) -> list[Scenario]:
+    own = scenarios(folder)
+    if own:
+        return own
+    below = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return [s for child in below for s in scenarios(child)]

@@ -1,0 +1,1 @@
+"""What people look at: reports, terminal tables, MLflow views, traces. Reads results only."""

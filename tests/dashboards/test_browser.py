@@ -1,0 +1,214 @@
+"""The report, the comparison and the trace in a real browser, opened as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.comparison import compare_folders
+from dashboards.report import write_comparison, write_report
+from dashboards.trace import Window, simulate_trace
+from dashboards.trace_page import page_data, write_trace_page
+from simulator import point_from_mapping
+from tests.dashboards.browser import address_of, all_drawn, needs_browser, opened
+from tests.dashboards.make import EVIL, EVILS, POOLS, make_sweep, read, with_failure
+from tests.orchestrator.sweep_make import BLOCKS, TRUTH, base, run_sweep, write_sweep
+
+pytestmark = needs_browser
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    session = make_sweep(folder)
+    with_failure(session, 7)
+    return write_report(read(session), folder / "report.html")
+
+
+def rows(page: Any) -> list[str]:
+    """Names of the points in the table, in their order."""
+    found: list[str] = page.evaluate(
+        "[...document.querySelectorAll('#table tr.row')].map((r) => DATA.points.name[r.dataset.row])"
+    )
+    return found
+
+
+def blocks(page: Any) -> list[int]:
+    found: list[int] = page.evaluate(
+        "[...document.querySelectorAll('#table tr.row')].map((r) => BLOCKS[r.dataset.row])"
+    )
+    return found
+
+
+def hash_of(page: Any) -> str:
+    return str(page.evaluate("location.hash"))
+
+
+def test_it_opens_draws_everything_and_hostile_names_are_text(report: Path) -> None:
+    with opened(address_of(report)) as page:
+        all_drawn(page)
+        assert page.locator("#verdict").inner_text().startswith("Of 8 points the nearest")
+        assert page.evaluate("window.hacked") is None
+        assert EVIL in page.locator("#failure-table").inner_text()
+        assert page.locator("#table tr.truth").inner_text().startswith("truth: card/model")
+        texts = page.locator("fieldset .chips button").all_inner_texts()
+        assert EVILS[0] in texts
+        for chart in ("heat", "curve", "cdf", "time", "errors", "parallel", "share"):
+            assert page.locator(f"#{chart}-chart .main-svg").count() > 0, chart
+        legends = page.locator(".legendtext").all_text_contents()
+        assert any(EVIL in legend for legend in legends), "shown as it is, not as markup"
+        assert page.locator("main b, main i, main img").count() == 0
+
+
+def test_sorting_filtering_choosing_and_the_address(report: Path) -> None:
+    with opened(address_of(report)) as page:
+        assert blocks(page)[0] == 40
+        page.locator("thead button[data-sort='blocks']").click()
+        assert blocks(page) == [b for b in POOLS for _ in EVILS]
+        page.locator("thead button[data-sort='blocks']").click()
+        assert blocks(page) == [b for b in reversed(POOLS) for _ in EVILS]
+        page.locator(f"[data-axis='{BLOCKS}'] button", has_text="16").click()
+        page.locator(f"[data-axis='{BLOCKS}'] button", has_text="24").click()
+        assert blocks(page) == [24, 24, 16, 16]
+        assert page.locator("#shown").inner_text() == "4 of 8 points"
+        page.locator("#table tr.row").nth(3).click()
+        page.locator("#curve-controls select").nth(1).select_option("tpot_ms/mean")
+        chosen = page.evaluate("state.chosen")
+        address = page.evaluate("location.href")
+    with opened(address) as page:
+        assert blocks(page) == [24, 24, 16, 16]
+        assert page.evaluate("state.chosen") == chosen
+        assert page.evaluate("state.curveY") == "tpot_ms/mean"
+        assert page.locator("#table tr.chosen").count() == page.evaluate(
+            "state.chosen.filter((row) => visible.includes(row)).length"
+        )
+        page.locator("#find").fill("no such point")
+        assert rows(page) == []
+        page.locator("#reset").click()
+        assert len(rows(page)) == 8 and hash_of(page) == ""
+
+
+def test_an_address_somebody_damaged_still_opens(report: Path) -> None:
+    broken = "sort=%7Bbroken&chosen=[0,99,%22x%22]&heatX=%22nothing%22&only=7&rows=25"
+    with opened(address_of(report, broken)) as page:
+        all_drawn(page)
+        assert page.evaluate("state.chosen") == [0]
+        assert len(rows(page)) == 8
+        page.evaluate("location.hash = 'status=%22error%22'")
+        page.wait_for_function("visible.length === 1")
+        assert page.locator("#table tr.row td.bad").inner_text() == "error"
+
+
+def test_the_keyboard_reaches_everything(report: Path) -> None:
+    with opened(address_of(report)) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "points"
+        button = page.locator("thead button[data-sort='err_pct/mean_abs']")
+        button.focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Enter")
+        assert page.evaluate("[state.sort, state.direction]") == ["err_pct/mean_abs", -1]
+        assert page.evaluate("document.activeElement.dataset.sort") == "err_pct/mean_abs"
+        page.locator("#table tr.row input").first.focus()
+        before = page.evaluate("state.chosen.length")
+        page.keyboard.press("Space")
+        assert abs(page.evaluate("state.chosen.length") - before) == 1
+        all_drawn(page)
+        page.locator("#heat-chart").focus()
+        for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter"):
+            page.keyboard.press(key)
+        row = page.evaluate("grid.rows[1][1]")
+        assert page.evaluate("state.chosen").count(row) == 1
+        assert page.locator("#heat-said").inner_text().endswith("chosen")
+
+
+def test_dark_and_light(report: Path) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with opened(address_of(report), color_scheme="dark") as page:
+        assert page.evaluate(background) == "rgb(20, 23, 26)"
+        all_drawn(page)
+        page.locator("#theme").click()
+        assert page.evaluate(background) == "rgb(255, 255, 255)"
+        assert "theme=%22light%22" in hash_of(page)
+    with opened(address_of(report)) as page:
+        assert page.evaluate(background) == "rgb(255, 255, 255)"
+
+
+def test_it_prints_in_light_with_every_chart(report: Path) -> None:
+    with opened(address_of(report), color_scheme="dark") as page:
+        pdf = page.pdf(prefer_css_page_size=True)
+        assert pdf[:5] == b"%PDF-" and len(pdf) > 50_000
+        assert page.evaluate("[...charts.keys()].every((id) => byId(id).dataset.drawn)")
+
+
+def test_it_works_inside_a_frame_that_allows_scripts_alone(report: Path, tmp_path: Path) -> None:
+    """As MLflow shows artifacts: without an address or storage of its own."""
+    frame = tmp_path / "frame.html"
+    frame.write_text(f'<iframe sandbox="allow-scripts" src="{report.as_uri()}"></iframe>')
+    with opened(address_of(frame)) as page:
+        inside = page.frames[1]
+        inside.locator("thead button[data-sort='blocks']").click()
+        assert inside.evaluate("state.sort") == "blocks"
+
+
+def test_two_sweeps_against_each_other(tmp_path: Path) -> None:
+    a, b = make_sweep(tmp_path / "a"), make_sweep(tmp_path / "b")
+    with_failure(b, 0)
+    path = write_comparison(
+        compare_folders(a.store.folder, b.store.folder), tmp_path / "comparison.html"
+    )
+    with opened(address_of(path)) as page:
+        all_drawn(page)
+        assert "7 are the same, 1 fail now" in page.locator("#verdict").inner_text()
+        assert page.locator("#table tbody tr").count() == 8
+        page.locator("#against-controls select").nth(1).select_option("fails now")
+        assert page.locator("#table tbody tr").count() == 1
+        assert EVIL in page.locator("#table tbody tr").inner_text()
+        assert page.evaluate("window.hacked") is None
+        address = page.evaluate("location.href")
+    with opened(address) as page:
+        assert page.locator("#table tbody tr").count() == 1
+
+
+def test_a_trace_step_by_step(tmp_path: Path) -> None:
+    engine = {"num_gpu_blocks_override": 12, "max_num_batched_tokens": 64}
+    point = point_from_mapping(base(engine=engine), tmp_path, "test")
+    trace = simulate_trace(point, "test")
+    path = write_trace_page(page_data(trace, Window(), "test"), tmp_path / "trace.html")
+    step = int(trace.preempted_step[0])
+    with opened(address_of(path)) as page:
+        all_drawn(page)
+        page.get_by_text("Next preemption").click()
+        assert page.locator("#step-number").input_value() == str(step)
+        said = page.locator("#step-said").inner_text()
+        victim = trace.request_ids[int(trace.preempted_request[0])]
+        assert said.startswith(f"Step {step} at") and f"preempted: {victim}" in said
+        assert page.locator("#step-table tbody tr").count() == int((trace.entry_step == step).sum())
+        page.locator("#step-number").focus()
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate("STEP[state.step]") == step + 1
+        assert hash_of(page) == f"#step={step + 1}"
+        assert page.locator("#wait-table tbody tr").count() > 0
+
+
+def test_a_thousand_points_are_a_small_file_that_answers(tmp_path: Path) -> None:
+    axes = {
+        "engine.num_gpu_blocks_override": [10 + i for i in range(50)],
+        "engine.max_num_seqs": [2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+        "engine.scheduler_reserve_full_isl": [True, False],
+    }
+    sweep = write_sweep(tmp_path, axes=axes, execution={"keep_requests": "all"}, truth=TRUTH)
+    session, _ = run_sweep(sweep, tmp_path / "out")
+    path = write_report(read(session), tmp_path / "report.html")
+    assert path.stat().st_size < 15_000_000
+    with opened(address_of(path)) as page:
+        all_drawn(page)
+        assert page.locator("#shown").inner_text() == "1000 of 1000 points"
+        page.locator("[data-axis='engine.max_num_seqs'] button", has_text="10").click()
+        assert page.locator("#shown").inner_text() == "100 of 1000 points"
+        page.locator("#table-controls select").first.select_option("all rows")
+        assert len(rows(page)) == 100
