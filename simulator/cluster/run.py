@@ -2,8 +2,9 @@
 
 Instances meet at the router, and at tiers that they share. The router looks at them when a request
 arrives, and a session's next call arrives when the one before it has ended. So an instance may run
-ahead of the others up to the next arrival; up to the others' next event where sessions or limits make
-finished requests matter, or a tier is shared. At one moment arrivals come before instances, and instances in their order.
+ahead of the others up to the next arrival, and where sessions or limits make finished requests matter,
+or a tier is shared, up to the others' next event.
+At one moment arrivals come before instances, and instances in their order.
 """
 
 from __future__ import annotations
