@@ -1,6 +1,6 @@
 """Composed cards against what vLLM did: TPOT of the results that aiconfigurator-core collects.
 
-    python -m benchmarks.cards [--reference FOLDER]
+    python -m benchmarks.cards
 
 `systems/silicon_sample.csv` of the package holds mean TPOT of closed loops (a number of requests in
 flight, one prompt and output length) of real vLLM runs. Without a simulation the same follows from the
@@ -16,9 +16,8 @@ import csv
 import statistics
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
-from benchmarks.cases import REFERENCE
+from benchmarks.models import MODELS
 from profiles.aiconfigurator.compose import load_bundle
 from profiles.aiconfigurator.shape import Shape
 from profiles.aiconfigurator.source import Place, systems_folder
@@ -26,11 +25,6 @@ from profiles.bundle import Bundle
 from profiles.errors import InputError
 from profiles.lookup import attention_ns, layer_ns
 from profiles.model import ModelConfig
-
-MODELS = {
-    "meta-llama/Llama-3.1-70B": "models/meta-llama/Llama-3.1-70B.json",
-    "Qwen/Qwen3-32B": "models/Qwen/Qwen3-32B.json",
-}
 
 
 def step_ns(bundle: Bundle, num_layers: int, chunk: int, n_decode: int, kv: int) -> float:
@@ -47,12 +41,11 @@ def step_ns(bundle: Bundle, num_layers: int, chunk: int, n_decode: int, kv: int)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cards", description=__doc__)
-    parser.add_argument("--reference", type=Path, default=REFERENCE)
-    arguments = parser.parse_args()
+    parser.parse_args()
 
     @cache
     def model_of(name: str) -> ModelConfig:
-        return ModelConfig.from_hf(arguments.reference / MODELS[name], name)
+        return ModelConfig.model_validate(MODELS[name])
 
     @cache
     def bundle_of(system: str, name: str, tp: int, quantization: str | None) -> Bundle | None:

@@ -1,6 +1,6 @@
 """Simulated closed loops against what vLLM did on H100, H200 and B200, without fitting anything.
 
-    python -m benchmarks.silicon [--reference FOLDER] [--requests 10]
+    python -m benchmarks.silicon [--requests 10]
 
 The package aiconfigurator-core brings mean TTFT and TPOT of real vLLM runs, and measured tables of the
 same cards. Every row whose model is known here is simulated: so many clients as the row says, each with
@@ -20,19 +20,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import REFERENCE
+from benchmarks.models import MODELS
 from orchestrator.truth_silicon import Measured, can_be_a_loop, measured_rows
 from profiles.errors import InputError
 from profiles.model import ModelConfig
 from simulator import simulate
 from simulator.config import point_from_mapping
-
-MODELS = {
-    "meta-llama/Llama-3.1-70B": "models/meta-llama/Llama-3.1-70B.json",
-    "Qwen/Qwen3-32B": "models/Qwen/Qwen3-32B.json",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "models/meta-llama/Llama-3.1-8B.json",
-}
-
 
 RANGE = {"meta-llama/Llama-3.1-70B": 0.8}  # shortest, as a share of the nominal length
 
@@ -43,11 +36,11 @@ def lengths(nominal: int, model: str) -> dict[str, Any]:
     return {"uniform": [int(RANGE[model] * nominal), nominal]}
 
 
-def errors(one: Measured, model: Path, requests: int) -> tuple[float, float]:
+def errors(one: Measured, requests: int) -> tuple[float, float]:
     """Signed errors of mean TTFT and TPOT, in %."""
     row = one.row
     data = {
-        "model": {"hf_config": str(model), "name": row.model},
+        "model": MODELS[row.model],
         "engine": {
             "tensor_parallel_size": row.tensor_parallel_size,
             "quantization": row.quantization,
@@ -75,7 +68,6 @@ def errors(one: Measured, model: Path, requests: int) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.silicon", description=__doc__)
-    parser.add_argument("--reference", type=Path, default=REFERENCE)
     parser.add_argument("--requests", type=int, default=10, help="of every client")
     arguments = parser.parse_args()
     found: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
@@ -85,18 +77,17 @@ def main() -> int:
         row = one.row
         if row.model not in MODELS:
             continue
-        path = arguments.reference / MODELS[row.model]
         key = (
             row.system,
             row.model,
             row.quantization or "bfloat16",
             f"TP {row.tensor_parallel_size}",
         )
-        if not can_be_a_loop(one, ModelConfig.from_hf(path, row.model)):
+        if not can_be_a_loop(one, ModelConfig.model_validate(MODELS[row.model])):
             left_out[key] += 1
             continue
         try:
-            found[key].append(errors(one, path, arguments.requests))
+            found[key].append(errors(one, arguments.requests))
         except InputError as error:
             not_held[str(error)] += 1
     report = {}

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from benchmarks.cases import REFERENCE
+from profiles.errors import InputError
 
 
 def sweep_file(points: int, reference: Path) -> dict[str, Any]:
@@ -124,4 +125,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(f"{error} (--reference says where LLMServingSim's data is)")

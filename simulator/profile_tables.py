@@ -110,6 +110,13 @@ def modelled_note(point: Point) -> list[str]:
     ]
 
 
+def card_note(point: Point, bundle: Bundle) -> list[str]:
+    """What a result says of tables that a file names and that are another card's."""
+    if point.profile.bundle is None or bundle.card == point.card.name:
+        return []
+    return [f"the tables are of {bundle.card}, the card is {point.card.name}"]
+
+
 def _packaged(point: Point, tables: PackagedTables, source: str | Path) -> Bundle:
     from profiles.aiconfigurator.source import Place
 

@@ -28,7 +28,13 @@ from simulator.core.latency import Latency
 from simulator.network_tables import shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
-from simulator.profile_tables import element_types, load_tables, modelled_note, routing_of
+from simulator.profile_tables import (
+    card_note,
+    element_types,
+    load_tables,
+    modelled_note,
+    routing_of,
+)
 from simulator.progress import SimulationError, run_to_end
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.step_tables import (
@@ -157,6 +163,8 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
     notes = modelled_note(point)
+    if point.profile.bundle is not None:
+        notes += card_note(point, load_tables(point, source))
     if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
         overhead = replace(overhead, async_scheduling=False)
         notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")

@@ -55,6 +55,15 @@ class Requests:
             return cls(**{name: data[name] for name in REQUEST_ARRAYS})
 
 
+# Of laws that were written before there were pipeline stages and shared experts.
+ONE_STAGE: dict[str, Any] = {
+    "stage_layers": np.ones(1, np.int64),
+    "stage_tokens_ns": np.zeros((1, 1), np.int64),
+    "send_ns": np.zeros(1, np.int64),
+    "expert_ns": np.zeros(1, np.int64),
+}
+
+
 def save_latency(path: Path, latency: Latency, outside: Any) -> None:
     arrays: dict[str, Any] = {f"latency_{k}": np.asarray(v) for k, v in latency._asdict().items()}
     np.savez_compressed(path, outside=np.asarray(outside), **arrays)
@@ -63,8 +72,14 @@ def save_latency(path: Path, latency: Latency, outside: Any) -> None:
 def load_latency(path: str | Path) -> tuple[Latency, Any]:
     """The step law's arrays and an empty account of lookups outside the grid."""
     with np.load(path, allow_pickle=False) as data:
-        arrays = {name: _records(data[f"latency_{name}"]) for name in Latency._fields}
-        return Latency(**arrays), _records(data["outside"])
+        told = set(data.files)
+        arrays = {
+            name: _records(data[f"latency_{name}"])
+            for name in Latency._fields
+            if f"latency_{name}" in told or name not in ONE_STAGE
+        }
+        missing = {name: array for name, array in ONE_STAGE.items() if name not in arrays}
+        return Latency(**arrays, **missing), _records(data["outside"])
 
 
 def _records(array: Any) -> Any:
