@@ -85,6 +85,10 @@ def show(profile: str, plot: Path | None, **options: Any) -> None:
     click.echo("\n".join(show_lines(found)))
     if plot is not None:
         from orchestrator.profile_plots import draw
+        from profiles.errors import InputError
+
+        if plot.suffix != ".png":
+            raise InputError("profiles show", "--plot", str(plot), "a name that ends in .png")
 
         click.echo(f"wrote {draw(found, plot)}")
 

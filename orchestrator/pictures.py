@@ -67,9 +67,14 @@ def _heatmap(plan: Plan, pictures: Path) -> list[Path]:
     shown = [float("nan") if value is None else value for value in scores]
     if len(axes) < 2 or not np.isfinite(shown).any():
         return []
-    x, y = ([p.axes[axis] for p, _ in rows] for axis in axes)
+    x, y = ([_cell(p.axes[axis]) for p, _ in rows] for axis in axes)
     file, name = MAPS[by]
     return [plots.error_heatmap(pictures / file, x, y, shown, axes[0], axes[1], name)]
+
+
+def _cell(value: Any) -> Any:
+    """Lists and sections by their text."""
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _label(point: SweepPoint) -> str:

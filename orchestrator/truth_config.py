@@ -90,6 +90,8 @@ class SiliconRow(Frozen):
     isl: Annotated[int, Field(strict=True, ge=1)]
     osl: Annotated[int, Field(strict=True, ge=1)]
     concurrency: Annotated[int, Field(strict=True, ge=1)]
+    vllm_version: str | None = None
+    """Needed where several versions were measured."""
 
 
 class TruthConfig(Frozen):

@@ -3,7 +3,7 @@
 `systems/silicon_sample.csv` holds means over a closed loop: so many requests in flight (named in the
 text of where a row comes from, not always in its column `batch_size`), all of one prompt and one output
 length. Used are rows of vLLM, prefill and decode together, without pipeline or data parallelism, whose
-text names the concurrency.
+text names the concurrency, and experts, where there are any, cut over the same ranks as all else.
 
 Left out are rows that cannot be such a loop (`can_be_a_loop`). From its first token to its last, and
 before that to its first, a client waits while every other client's prompt is computed once and every one
@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 from typing import Literal
 
 from orchestrator.truth_config import SiliconRow
@@ -27,6 +28,7 @@ from profiles.errors import InputError
 from profiles.model import ModelConfig
 
 CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
+ALONE = ("pp_size", "attention_dp_size", "moe_ep_size")
 WEIGHTS: dict[str, Literal["fp8"] | None] = {
     "": None,
     "fp8": "fp8",
@@ -53,12 +55,13 @@ def measured_rows() -> tuple[Measured, ...]:
 
 def _rows(rows: csv.DictReader[str]) -> Iterator[Measured]:
     for row in rows:
+        if (row["backend"], row["mode"]) != ("vllm", "agg"):
+            continue
         concurrency = CONCURRENCY.search(row["silicon_data_source"])
-        alone = all(float(row[name] or 1) == 1 for name in ("pp_size", "attention_dp_size"))
+        alone = all(float(row[name] or 1) == 1 for name in ALONE)
+        with_the_rest = float(row["moe_tp_size"] or 0) in (0, float(row["tp_size"]))
         known = row["gemm_quant_mode"] in WEIGHTS
-        if (row["backend"], row["mode"]) != ("vllm", "agg") or not (
-            concurrency and alone and known
-        ):
+        if not (concurrency and alone and with_the_rest and known):
             continue
         yield Measured(
             SiliconRow(
@@ -90,27 +93,38 @@ def can_be_a_loop(one: Measured, model: ModelConfig) -> bool:
 
 
 def silicon_truth(wanted: SiliconRow) -> Truth:
-    """Raises InputError if nothing like that was measured."""
-    found = [one for one in measured_rows() if one.row == wanted]
+    """Repeated measurements by their mean. Raises InputError if nothing like that was measured."""
+    asked = wanted.model_copy(update={"vllm_version": None})
+    found = [one for one in measured_rows() if one.row == asked]
     if not found:
-        raise _not_measured(wanted)
-    one = found[0]
+        raise _not_measured(asked)
+    versions = sorted({one.vllm_version for one in found})
+    version = wanted.vllm_version or versions[0]
+    if version not in versions or (wanted.vllm_version is None and len(versions) > 1):
+        expected = f"one of {', '.join(versions)}, as measured"
+        raise InputError("truth.aiconfigurator", "vllm_version", wanted.vllm_version, expected)
+    # Some measurements are in the file twice.
+    runs = list(dict.fromkeys(one for one in found if one.vllm_version == version))
+    of_runs = f", mean of {len(runs)} measurements" if len(runs) > 1 else ""
     return Truth(
         source=f"aiconfigurator-core: {wanted.model} on {wanted.system}",
         kind="aiconfigurator",
-        content_id=content_id("aiconfigurator", repr(one)),
+        content_id=content_id("aiconfigurator", *map(repr, runs)),
         num_requests=None,
-        metrics={"ttft_ms": {"mean": one.ttft_ms}, "tpot_ms": {"mean": one.tpot_ms}},
+        metrics={
+            "ttft_ms": {"mean": fmean(one.ttft_ms for one in runs)},
+            "tpot_ms": {"mean": fmean(one.tpot_ms for one in runs)},
+        },
         settings={"model": wanted.model, "tensor_parallel_size": wanted.tensor_parallel_size},
         single_tokens_in_tpot=False,
-        notes=(f"vLLM {one.vllm_version}, means over a closed loop",),
+        notes=(f"vLLM {version}, means over a closed loop{of_runs}",),
     )
 
 
 def _not_measured(wanted: SiliconRow) -> InputError:
     """Names the first field that no row has together with those before it."""
     rows = [one.row for one in measured_rows()]
-    for field in SiliconRow.model_fields:
+    for field in (name for name in SiliconRow.model_fields if name != "vllm_version"):
         value = getattr(wanted, field)
         left = [row for row in rows if getattr(row, field) == value]
         if not left:

@@ -155,7 +155,7 @@ def measured_tps(root: Path) -> list[int]:
 def beside(root: Path, limit: int = 12) -> str:
     """What could have been meant instead of `root`: the variants below its nearest parent."""
     parent = next((path for path in root.parents if path.is_dir()), None)
-    if parent is None:
+    if parent is None or len(parent.parts) <= 2:  # not through a whole machine
         return ""
     patterns = ("/".join([*["*"] * depth, "meta.yaml"]) for depth in range(5))
     found = sorted(

@@ -218,7 +218,7 @@ class ExpertRouting(Frozen):
     policy: Policy = "uniform"
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     skew: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 1.0
-    shares: tuple[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)], ...] = ()
+    shares: tuple[Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)], ...] = ()
 
 
 class PackagedTables(Frozen):
@@ -384,6 +384,9 @@ class Point(Frozen):
     @model_validator(mode="after")
     def _stages_are_linked(self) -> Self:
         stages = self.engine.pipeline_parallel_size
+        if stages > 1 and self.engine.is_infinilm:
+            expected = "1: InfiniLM has no pipeline stages"
+            raise FieldError("engine.pipeline_parallel_size", stages, expected)
         if stages > 1 and self.links is None:
             expected = "the links between pipeline stages"
             raise FieldError("links", None, expected)

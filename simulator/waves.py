@@ -27,8 +27,9 @@ def wave_arrivals(
     """Arrival in ns of each request of a workload with waves."""
     assert workload.wave is not None
     arrival = workload.arrival_ns.copy()
-    starts = np.flatnonzero(np.diff(workload.wave) > 0) + 1
-    for start, end in zip(starts, [*starts[1:], len(workload)], strict=True):
+    starts = (np.flatnonzero(np.diff(workload.wave) > 0) + 1).tolist()
+    ends = [*starts[1:], len(workload)] if starts else []
+    for start, end in zip(starts, ends, strict=True):
         before = workload.first(int(start))
         known = replace(hashes, offsets=hashes.offsets[: start + 1])
         engine, _ = build_engine(before, known, settings, latency, arrival[:start])

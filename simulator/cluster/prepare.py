@@ -13,8 +13,7 @@ from simulator.cluster.router import router
 from simulator.config import Point
 from simulator.simulation import Prepared, PreparedCluster, prepare_instance
 
-# Members of a group share tables and experts, so these have to be alike.
-ALIKE = ("tensor_parallel_size", "pipeline_parallel_size", "max_num_batched_tokens", "block_size")
+ALIKE = ("card", "profile", "overhead", "links")
 
 
 def prepare_cluster(point: Point, source: str | Path) -> Prepared:
@@ -31,6 +30,7 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
             expected = "both: handing a KV cache to another instance is not simulated"
             raise InputError(source, f"cluster.instances[{i}].role", one.role, expected)
     points = [instance_point(point, one, i, source) for i, one in configs]
+    _check_engines(point, points, source)
     for name, members in groups.items():
         _check_group(name, members, points, source)
     size_of = {number: len(members) for members in groups.values() for number in members}
@@ -100,11 +100,30 @@ def _check_tiers(
 
 
 def _check_group(name: str, members: list[int], points: list[Point], source: str | Path) -> None:
-    first = points[members[0]].engine
-    for number in members[1:]:
-        engine = points[number].engine
+    """They form and pad their batches as one, so what decides on a batch has to be alike."""
+    first = points[members[0]]
+    for number in members:
+        where, point = f"cluster: instance {number}", points[number]
+        alike = f"as the others of data_parallel_group {name}"
         for field in ALIKE:
-            if getattr(engine, field) != getattr(first, field):
-                expected = f"{getattr(first, field)}, as the others of data_parallel_group {name}"
-                where = f"cluster: instance {number}: engine.{field}"
-                raise InputError(source, where, getattr(engine, field), expected)
+            if getattr(point, field) != getattr(first, field):
+                raise InputError(source, f"{where}: {field}", getattr(point, field), alike)
+        for field in type(point.engine).model_fields:
+            ours, theirs = getattr(point.engine, field), getattr(first.engine, field)
+            if ours != theirs:
+                raise InputError(source, f"{where}: engine.{field}", ours, f"{theirs}, {alike}")
+    if len(members) > 1 and first.engine.is_infinilm:
+        expected = f"vllm, because data_parallel_group {name} steps together"
+        raise InputError(source, "engine.engine", first.engine.engine, expected)
+    if len(members) > 1 and first.model.is_moe and not first.engine.enable_expert_parallel:
+        expected = f"true: replicas of data_parallel_group {name} share their experts"
+        raise InputError(source, "engine.enable_expert_parallel", False, expected)
+
+
+def _check_engines(point: Point, points: list[Point], source: str | Path) -> None:
+    kinds = {one.engine.engine for one in points}
+    if len(kinds) > 1:
+        raise InputError(source, "cluster: engine.engine", sorted(kinds), "one for all instances")
+    if point.workload.manifest is not None:
+        expected = "another workload: waves are of one instance"
+        raise InputError(source, "workload.manifest", str(point.workload.manifest), expected)

@@ -8,6 +8,7 @@ workload, `instances` those that can take one more (with `number`, `running`, `w
 from __future__ import annotations
 
 import importlib
+import operator
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,8 +90,8 @@ def load_function(name: str, source: str | Path) -> Choose:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        expected = f"a function that can be imported ({error})"
+    except Exception as error:  # whatever a user's module does when it is imported
+        expected = f"a function that can be imported ({type(error).__name__}: {error})"
         raise InputError(source, "cluster.routing.function", name, expected) from None
     if not callable(found):
         raise InputError(source, "cluster.routing.function", name, "a function")
@@ -100,10 +101,15 @@ def load_function(name: str, source: str | Path) -> Choose:
 
 def _checked(choose: Choose, name: str) -> Choose:
     def wrapped(r: int, instances: Sequence[Instance], now_ns: int) -> int:
-        place = choose(r, instances, now_ns)
-        if not isinstance(place, int) or not 0 <= place < len(instances):
+        try:
+            found = choose(r, instances, now_ns)
+            place = -1 if isinstance(found, bool) else operator.index(found)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise SimulationError(f"routing function {name} failed: {why}") from error
+        if not 0 <= place < len(instances):
             raise SimulationError(
-                f"routing function {name} chose {place!r} of {len(instances)} instances"
+                f"routing function {name} chose {found!r} of {len(instances)} instances"
             )
         return place
 

@@ -42,7 +42,7 @@ class Links(Frozen):
     tensor: Link
     pipeline: Link | None = None
     data: Link | None = None
-    endpoint_delay_ns: int = 10
+    endpoint_delay_ns: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 10
     local_mem_gbps: GbPerSecond | None = None
     all_reduce: Implementation = "ring"
     all_gather: Implementation = "ring"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.manifests import FOLDER
 from profiles.errors import InputError
 from simulator import simulate
 from simulator.progress import SimulationError
@@ -161,6 +162,31 @@ def test_a_group_steps_together() -> None:
             "cluster: instance 1: engine.max_num_batched_tokens",
             "data_parallel_group A",
         ),
+        (
+            {
+                "instances": [
+                    {"data_parallel_group": "A"},
+                    {"data_parallel_group": "A", "engine": {"async_scheduling": False}},
+                ]
+            },
+            "cluster: instance 1: engine.async_scheduling",
+            "data_parallel_group A",
+        ),
+        (
+            {
+                "instances": [
+                    {"data_parallel_group": "A"},
+                    {"data_parallel_group": "A", "profile": {"linear": {"base_ns": 5}}},
+                ]
+            },
+            "cluster: instance 1: profile",
+            "data_parallel_group A",
+        ),
+        (
+            {"instances": [{}], "routing": {"policy": "custom", "function": f"{__name__}_:one"}},
+            "cluster.routing.function",
+            "can be imported",
+        ),
     ],
 )
 def test_wrong_clusters(changes: dict[str, Any], field: str, expected: str) -> None:
@@ -178,6 +204,14 @@ def nowhere(_: int, instances: Any, __: int) -> int:
     return len(instances)
 
 
+def failing(_: int, instances: Any, __: int) -> int:
+    return int(instances[0].no_such_thing)
+
+
+def numpy_index(_: int, instances: Any, __: int) -> Any:
+    return np.int64(len(instances) - 1)
+
+
 def test_a_router_of_ones_own() -> None:
     named = {"policy": "custom", "function": f"{__name__}:first"}
     result = simulate(cluster({"count": 3}, routing=named))
@@ -185,6 +219,12 @@ def test_a_router_of_ones_own() -> None:
     wrong = {"policy": "custom", "function": f"{__name__}:nowhere"}
     with pytest.raises(SimulationError, match="chose 3 of 3 instances"):
         simulate(cluster({"count": 3}, routing=wrong))
+    last = {"policy": "custom", "function": f"{__name__}:numpy_index"}
+    result = simulate(cluster({"count": 3}, routing=last))
+    assert set(column(result, "instance")) == {2}
+    raising = {"policy": "custom", "function": f"{__name__}:failing"}
+    with pytest.raises(SimulationError, match="failing failed: AttributeError"):
+        simulate(cluster({"count": 3}, routing=raising))
 
 
 @given(
@@ -216,6 +256,7 @@ def test_nothing_hangs(
         "links": {"tensor": LINK},
         "workload__generate__num_requests": 20,
         "workload__generate__seed": seed,
+        "check_invariants": True,
         "cluster": {
             "instances": [{"count": replicas, "data_parallel_group": "A"}, {"count": 1}],
             "routing": {"policy": policy},
@@ -304,3 +345,34 @@ def test_who_fits_in_one_instance_only_goes_there() -> None:
     refused = np.array([why is not None for why in both.requests["refused"].to_pylist()])
     assert 0 < both.summary["requests"]["finished"] == (~refused).sum()
     assert np.isnan(column(both, "instance").astype(float)[refused]).all()
+
+
+INFINILM = {"engine__engine": "infinilm", "engine__admission": "legacy"}
+NO_ADMISSION: dict[str, Any] = {"admission": None}
+MANIFEST = {"workload": {"manifest": str(FOLDER / "fixed.json")}, "engine__block_size": 256}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        (
+            INFINILM | {"engine__pipeline_parallel_size": 2} | {"links": {"tensor": LINK}},
+            "engine.pipeline_parallel_size",
+        ),
+        (
+            INFINILM | {"cluster": {"instances": [{"count": 2, "data_parallel_group": "A"}]}},
+            "engine.engine",
+        ),
+        (
+            INFINILM
+            | {"cluster": {"instances": [{}, {"engine": {"engine": "vllm", **NO_ADMISSION}}]}},
+            "cluster: engine.engine",
+        ),
+        (MANIFEST | {"cluster": {"instances": [{"count": 2}]}}, "workload.manifest"),
+        ({"links": {"tensor": LINK, "endpoint_delay_ns": -1}}, "links.endpoint_delay_ns"),
+    ],
+)
+def test_what_does_not_go_together(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        simulate(make_point(**changes))
+    assert caught.value.field == field

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from orchestrator import plots
+from orchestrator.pictures import draw
+from tests.orchestrator.sweep_make import run_sweep, write_sweep
 
 LATENCY = {"TTFT (ms)": [1.0, 20.0, 900.0, math.nan], "TPOT (ms)": [5.0, 6.0]}
 LOAD = {"running": ([1, 2, 3], [0, 4, 2]), "waiting": ([1, 2, 3], [0, 1, 0])}
@@ -64,3 +66,11 @@ def test_nothing_or_too_much_to_draw(tmp_path: Path) -> None:
 def test_matplotlib_is_imported_when_drawing() -> None:
     code = "import orchestrator.plots, sys; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_axes_of_lists_are_drawn(tmp_path: Path) -> None:
+    instances = [[{"count": 1}], [{"count": 2}]]
+    axes = {"cluster.instances": instances, "engine.max_num_seqs": [4, 8]}
+    session, _ = run_sweep(write_sweep(tmp_path, axes=axes), tmp_path / "out")
+    written = draw(session.plan, session.store.folder)
+    assert "mean_latency.png" in {path.name for path in written if is_png(path)}

@@ -65,6 +65,55 @@ def test_what_was_not_measured(field: str, value: Any, known: str) -> None:
     assert known in caught.value.expected
 
 
+MINIMAX = ROW | {"system": "b300_sxm", "model": "MiniMaxAI/MiniMax-M2.5", "concurrency": 64}
+
+
+def test_of_several_versions_one_is_named() -> None:
+    for version in (None, "0.1.0"):
+        with pytest.raises(InputError, match=r"vllm_version: .* one of 0\.19\.0, nightly"):
+            load_truth(
+                TruthConfig(aiconfigurator=SiliconRow(**MINIMAX, vllm_version=version)), Path()
+            )
+    truth = load_truth(
+        TruthConfig(aiconfigurator=SiliconRow(**MINIMAX, vllm_version="0.19.0")), Path()
+    )
+    assert truth.metrics["ttft_ms"]["mean"] == pytest.approx(129.050898, abs=1e-6)
+
+
+def test_repeated_measurements_count_once_each() -> None:
+    """Four rows of b200_sxm: two of them are the same measurement."""
+    row = MINIMAX | {"system": "b200_sxm", "tensor_parallel_size": 2, "concurrency": 128}
+    truth = load_truth(TruthConfig(aiconfigurator=SiliconRow(**row)), Path())
+    three = (329.827548, 337.238376, 317.295214)
+    assert truth.metrics["ttft_ms"]["mean"] == pytest.approx(sum(three) / 3, abs=1e-6)
+    assert "mean of 3 measurements" in truth.notes[0]
+
+
+def test_experts_on_ranks_of_their_own_are_another_engine() -> None:
+    from orchestrator.truth_silicon import _rows
+
+    given = {
+        "backend": "vllm",
+        "mode": "agg",
+        "silicon_data_source": "silicon_concurrency=8",
+        "backend_version": "0.19.0",
+        "gemm_quant_mode": "fp8",
+        "system": "b200_sxm",
+        "model_path": "m",
+        "isl": "8",
+        "osl": "8",
+        "tp_size": "4.0",
+        "pp_size": "",
+        "attention_dp_size": "1",
+        "silicon_ttft_ms": "1",
+        "silicon_tpot_ms": "1",
+    }
+    experts = [("4", "1"), ("1", "4"), ("", ""), ("2", "2")]
+    rows = [given | {"moe_tp_size": tp, "moe_ep_size": ep} for tp, ep in experts]
+    used = [len(list(_rows(iter([row])))) for row in rows]  # type: ignore[arg-type]
+    assert used == [1, 0, 1, 0]
+
+
 def test_rows_that_cannot_be_a_closed_loop() -> None:
     """112 clients of 1000 prompt tokens: their matrices alone take 0.9 s of a 1.2 s round."""
     wanted = ("nvidia/Llama-3.1-8B-Instruct-FP8", 1, 1000, 100, 112)

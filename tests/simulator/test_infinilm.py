@@ -392,3 +392,21 @@ def test_waves_wait_for_first_tokens() -> None:
     arrival = wave_arrivals(workload, hashes, settings, linear_law(STEP_NS, 0, 0, 0))
     # a, then b; d and the first of a's decodes follow, e comes 7 ns later and is prefilled next.
     assert arrival.tolist() == [0, 0, 0, 2 * STEP_NS, 2 * STEP_NS + 7, 4 * STEP_NS]
+
+
+def test_one_wave_is_a_workload_too(tmp_path: Path) -> None:
+    fixed = load_manifest(FOLDER / "fixed.json")
+    one = fixed.model_copy(update={"requests": fixed.wave(1)[:8]})
+    path = tmp_path / "one.json"
+    path.write_text(one.text())
+    result = simulate(
+        make_point(
+            workload={"manifest": str(path)},
+            engine={"block_size": 256, "num_gpu_blocks_override": 60},
+            engine__engine="infinilm",
+            engine__admission="incremental",
+            engine__max_num_batched_tokens=8192,
+            model__max_position_embeddings=4096,
+        )
+    )
+    assert result.summary["requests"]["finished"] == 8
