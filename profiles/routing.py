@@ -115,23 +115,33 @@ def expert_block_ns(table: MoeTable, routing: Routing, tokens: Ints) -> Ints:
 
 
 def _look_up(table: MoeTable, tokens: Floats, awake: Floats) -> Floats:
-    """Linear in the experts awake at each measured number of tokens, then in tokens.
+    """Linear in tokens at each measured number of experts awake, then in the experts awake.
 
-    Clamped outside, but for more tokens than measured: from the last two.
+    In this order because few tokens are never measured with many experts awake, and experts cost more
+    than tokens. Clamped outside, but for more tokens than measured: from the last two.
     """
-    samples = np.unique(table.tokens)
-    at_sample = np.empty((len(samples), len(tokens)))
-    for row, sample in enumerate(samples):
-        here = table.tokens == sample
-        at_sample[row] = np.interp(awake, table.activated_experts[here], table.ns[here])
-    if len(samples) == 1:
-        only: Floats = at_sample[0]
+    measured = np.unique(table.activated_experts)
+    at_measured = []
+    for experts in measured:
+        here = table.activated_experts == experts
+        at_measured.append(_over_tokens(table.tokens[here], table.ns[here], tokens))
+    found = np.stack(at_measured)
+    if len(measured) == 1:
+        only: Floats = found[0]
         return only
-    low = np.clip(np.searchsorted(samples, tokens, side="right") - 1, 0, len(samples) - 2)
-    t = np.maximum(0.0, (tokens - samples[low]) / (samples[low + 1] - samples[low]))
-    each = np.arange(len(tokens))
-    below = at_sample[low, each]
-    found: Floats = below + t * (at_sample[low + 1, each] - below)
+    low = np.clip(np.searchsorted(measured, awake, side="right") - 1, 0, len(measured) - 2)
+    t = np.clip((awake - measured[low]) / (measured[low + 1] - measured[low]), 0.0, 1.0)
+    each = np.arange(len(awake))
+    below = found[low, each]
+    between: Floats = below + t * (found[low + 1, each] - below)
+    return between
+
+
+def _over_tokens(keys: Ints, ns: Ints, tokens: Floats) -> Floats:
+    found: Floats = np.interp(tokens, keys, ns)
+    if len(keys) > 1:
+        slope = (ns[-1] - ns[-2]) / (keys[-1] - keys[-2])
+        found += np.maximum(0.0, tokens - keys[-1]) * slope
     return found
 
 

@@ -26,3 +26,15 @@ def test_block_at_the_experts_awake() -> None:
     assert found.keys.tolist() == [1, 2, 3, 4]
     # 4 tokens at 3.75 experts: 10,000 + 0.875 x 8,000.
     assert found.ns.tolist()[::3] == [3500, 17_000]
+
+
+def test_few_tokens_are_never_measured_with_many_experts() -> None:
+    """3 tokens wake 6 experts: between those measured with 2 and with 4 tokens, not below both."""
+    table = MoeTable(
+        activated_experts=np.array([4, 4, 8]),
+        tokens=np.array([2, 4, 4]),
+        ns=np.array([10_000, 10_000, 20_000]),
+        source=np.zeros(3, np.uint8),
+    )
+    found = experts_by_tokens(table, Routing(8, 2, policy="balanced"))
+    assert found.ns.tolist()[1:] == [10_000, 15_000, 20_000]
