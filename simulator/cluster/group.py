@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from simulator.build import grow_log
 from simulator.cluster.instance import Instance
 from simulator.core import state
+from simulator.core.latency import Latency
 from simulator.core.lockstep import apply, form, has_work, price, settle
 
 DUMMY_TOKENS = 1  # what a replica without work runs, as vLLM's execute_dummy_batch
@@ -20,8 +21,7 @@ class Group:
         self._instances = list(instances)
         first = instances[0].engine
         self._depth = int(first.settings[0].batch_queue_size)
-        self._largest_graph = int(first.latency.params[0].max_capture_size)
-        self._padded = first.latency.padded_tokens
+        self._latency = first.latency
         self._now_ns = 0
         self._ends: list[int] = []  # of the batches in flight
         self._must_wait = False
@@ -63,7 +63,7 @@ class Group:
         start_ns = max(one.newest_batch().start_ns for one in self._instances)
         end_ns = int(start_ns)
         if any(tokens):
-            run = self._run_tokens(tokens)
+            run = run_tokens(self._latency, tokens)
             for one in self._instances:
                 one.newest_batch().start_ns = start_ns
             alone = [
@@ -76,16 +76,6 @@ class Group:
         if not any(tokens) and any(stuck):
             self._instances[stuck.index(True)].cannot_go_on(state.STUCK)
         return any(tokens) and len(self._ends) < self._depth and self._ends[0] > self._now_ns
-
-    def _run_tokens(self, tokens: list[int]) -> list[int]:
-        """What dense layers run: all as many as the largest where all replay graphs, as vLLM pads."""
-        run = [count or DUMMY_TOKENS for count in tokens]
-        if max(run) > self._largest_graph:
-            return run
-        largest = max(run)
-        if len(self._padded) > largest:  # a linear law has no table of it
-            largest = int(self._padded[largest])
-        return [largest] * len(run)
 
     def _has_work(self, one: Instance) -> bool:
         found = has_work(one.engine, self._now_ns)
@@ -113,3 +103,14 @@ class Group:
         else:
             arrival_ns = min(one.next_arrival_ns() for one in self._instances)
             self.event_ns = max(arrival_ns, self._now_ns)
+
+
+def run_tokens(latency: Latency, tokens: list[int]) -> list[int]:
+    """What dense layers run: all as many as the largest where all replay graphs, as vLLM pads."""
+    run = [count or DUMMY_TOKENS for count in tokens]
+    largest = max(run)
+    if largest > int(latency.params[0].max_capture_size):
+        return run
+    if len(latency.padded_tokens) > largest:  # a linear law has no table of it
+        largest = int(latency.padded_tokens[largest])
+    return [largest] * len(run)
