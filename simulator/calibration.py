@@ -75,7 +75,8 @@ def with_calibration(mapping: dict[str, Any], base: Path, source: str | Path) ->
         content_id=card.content_id,
         applied=applied,
         kept=tuple(kept),
-        others=card.others,
+        # Unset where there are none: points of a card of one run stay what they were.
+        **({"others": card.others} if card.others else {}),
     )
     return mapping
 
