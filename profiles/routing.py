@@ -115,24 +115,34 @@ def expert_block_ns(table: MoeTable, routing: Routing, tokens: Ints) -> Ints:
 
 
 def _look_up(table: MoeTable, tokens: Floats, awake: Floats) -> Floats:
-    """Linear in the experts awake at each measured number of tokens, then in tokens.
+    """Linear in tokens at each measured number of experts awake, then in these.
 
-    Clamped outside, but for more tokens than measured: from the last two.
+    In this order, because few tokens are not measured with many experts awake, and it is the experts
+    that the time depends on. Clamped outside, but for more tokens than measured: from the last two.
     """
-    samples = np.unique(table.tokens)
-    at_sample = np.empty((len(samples), len(tokens)))
-    for row, sample in enumerate(samples):
-        here = table.tokens == sample
-        at_sample[row] = np.interp(awake, table.activated_experts[here], table.ns[here])
-    if len(samples) == 1:
-        only: Floats = at_sample[0]
+    columns = np.unique(table.activated_experts)
+    at_column = np.empty((len(columns), len(tokens)))
+    for row, column in enumerate(columns):
+        here = table.activated_experts == column
+        at_column[row] = _along(tokens, table.tokens[here], table.ns[here])
+    if len(columns) == 1:
+        only: Floats = at_column[0]
         return only
-    low = np.clip(np.searchsorted(samples, tokens, side="right") - 1, 0, len(samples) - 2)
-    t = np.maximum(0.0, (tokens - samples[low]) / (samples[low + 1] - samples[low]))
+    low = np.clip(np.searchsorted(columns, awake, side="right") - 1, 0, len(columns) - 2)
+    t = np.clip((awake - columns[low]) / (columns[low + 1] - columns[low]), 0.0, 1.0)
     each = np.arange(len(tokens))
-    below = at_sample[low, each]
-    found: Floats = below + t * (at_sample[low + 1, each] - below)
+    found: Floats = at_column[low, each] + t * (at_column[low + 1, each] - at_column[low, each])
     return found
+
+
+def _along(queries: Floats, keys: Ints, values: Floats) -> Floats:
+    """Linear between samples, the first one below them, from the last two above."""
+    inside: Floats = np.interp(queries, keys, values)
+    if len(keys) == 1:
+        return inside
+    slope = (values[-1] - values[-2]) / (keys[-1] - keys[-2])
+    beyond: Floats = np.maximum(0.0, queries - keys[-1])
+    return inside + slope * beyond
 
 
 def experts_by_tokens(table: MoeTable, routing: Routing) -> LayerTable:

@@ -22,9 +22,10 @@ from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
-from simulator.cluster.config import RoutingConfig
+from simulator.cluster.config import KVTransferConfig, RoutingConfig
 from simulator.config import Point, TableScale
 from simulator.core.latency import Latency
+from simulator.kv_transfer import KVTransferSettings
 from simulator.network_tables import shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
@@ -60,6 +61,11 @@ class PreparedCluster:
     groups: tuple[tuple[int, ...], ...]
     max_in_flight: tuple[int | None, ...]
     routing: RoutingConfig
+    roles: tuple[str, ...]
+    """both, prefill or decode."""
+    parts: tuple[KVTransferSettings | None, ...]
+    """What prefill and decode instances do to hand over."""
+    kv_transfer: KVTransferConfig | None
 
 
 @dataclass(frozen=True, eq=False)

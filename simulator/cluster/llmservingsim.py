@@ -17,7 +17,12 @@ from pydantic import Field
 
 from profiles.errors import InputError, parse_model
 from profiles.foreign import Foreign, json_object, read_file
-from simulator.cluster.config import ClusterConfig, InstanceConfig, RoutingConfig
+from simulator.cluster.config import (
+    ClusterConfig,
+    InstanceConfig,
+    KVTransferConfig,
+    RoutingConfig,
+)
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -97,7 +102,26 @@ def load_cluster(path: Path, model_name: str) -> ClusterConfig:
                 role=one.pd_type or "both",
             )
         )
-    return ClusterConfig(instances=tuple(instances), routing=RoutingConfig(by_capacity=True))
+    return ClusterConfig(
+        instances=tuple(instances),
+        routing=RoutingConfig(by_capacity=True),
+        kv_transfer=_kv_transfer(path, file, found),
+    )
+
+
+def _kv_transfer(
+    path: Path, file: ClusterFile, found: list[InstanceFile]
+) -> KVTransferConfig | None:
+    """Layer by layer over the link between instances, their network's last; the prefill instance's
+    token is the first one."""
+    if not any(one.pd_type for one in found):
+        return None
+    return KVTransferConfig(
+        connector="P2pNcclConnector",
+        bandwidth_gibps=_at(path, "link_bw", file.link_bw, 1, 2),
+        latency_ns=_at(path, "link_latency", file.link_latency, 1, 2),
+        first_token="prefill",
+    )
 
 
 def _check(

@@ -8,6 +8,7 @@ from typing import Any
 
 from profiles.errors import InputError, parse_model
 from simulator.cluster.config import ClusterConfig, InstanceConfig
+from simulator.cluster.kv_transfer import check_kv_transfer, kv_transfer_settings
 from simulator.cluster.llmservingsim import load_cluster
 from simulator.cluster.router import router
 from simulator.config import Point
@@ -25,10 +26,6 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
     for number, (_, one) in enumerate(configs):
         if one.data_parallel_group is not None:
             groups.setdefault(one.data_parallel_group, []).append(number)
-    for i, one in configs:
-        if one.role != "both":
-            expected = "both: handing a KV cache to another instance is not simulated"
-            raise InputError(source, f"cluster.instances[{i}].role", one.role, expected)
     points = [instance_point(point, one, i, source) for i, one in configs]
     _check_engines(point, points, source)
     for name, members in groups.items():
@@ -43,11 +40,19 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
             prepared[key] = prepare_instance(points[number], where, key[1])
         instances.append(prepared[key])
     _check_tiers(point, instances, groups, source)
+    parts = [
+        None if one.role == "both" else kv_transfer_settings(config, one.role, i, part, source)
+        for (i, one), part in zip(configs, instances, strict=True)
+    ]
+    check_kv_transfer([one for _, one in configs], instances, source)
     cluster = PreparedCluster(
         tuple(instances),
         tuple(tuple(members) for members in groups.values() if len(members) > 1),
         tuple(one.max_in_flight for _, one in configs),
         config.routing,
+        tuple(one.role for _, one in configs),
+        tuple(parts),
+        config.kv_transfer,
     )
     return replace(instances[0], point=point, cluster=cluster)
 
@@ -58,8 +63,8 @@ def cluster_of(point: Point) -> ClusterConfig:
     if point.cluster.llmservingsim is None:
         return point.cluster
     read = load_cluster(point.cluster.llmservingsim, point.model.name)
-    given = "routing" in point.cluster.model_fields_set
-    return read.model_copy(update={"routing": point.cluster.routing}) if given else read
+    given = point.cluster.model_fields_set & {"routing", "kv_transfer"}
+    return read.model_copy(update={field: getattr(point.cluster, field) for field in given})
 
 
 def instance_point(point: Point, config: InstanceConfig, place: int, source: str | Path) -> Point:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from simulator.core import infinilm
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, compiled_apart, entry
+from simulator.core.kv_transfer import sends_end_ns
 from simulator.core.latency import step_ns
 from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
@@ -26,6 +27,7 @@ from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
     FOREVER,
+    KV_PRODUCER,
     LIVELOCK,
     LMCACHE,
     LOG_FULL,
@@ -248,6 +250,11 @@ def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) 
     )
     if len(latency.expert_ns) > 1:
         batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
+    if (
+        engine.storage.connection[0].kv_role == KV_PRODUCER
+        and engine.storage.connection[0].by_layer
+    ):
+        batch.end_ns = max(batch.end_ns, sends_end_ns(engine, batch))
     counters.device_free_ns = batch.end_ns
 
 

@@ -151,7 +151,6 @@ def test_a_group_steps_together() -> None:
         ),
         ({"instances": [{"engine": {"max_num_seq": 3}}]}, "engine.max_num_seq", "no such field"),
         ({"instances": [{"engine": {"block_size": 8}}]}, "engine.block_size", "the point's"),
-        ({"instances": [{"role": "decode"}]}, "cluster.instances[0].role", "both"),
         (
             {
                 "instances": [

@@ -39,6 +39,10 @@ def scenario(name: str, **changes: Any) -> Point:
         ("single_node_multi_instance", 1_664_893_230, 0),
         ("single_node_dp_instance", 1_444_267_327, 0.001),
         ("single_node_moe_single_instance", 1_945_309_759, 0.001),
+        # Theirs sends a step's output over the network as well.
+        ("single_node_pd_instance", 1_661_784_496, 0.0001),
+        ("single_node_moe_pd_instance", 2_081_236_210, 0.0001),
+        ("single_node_pd_per_instance_config", 1_661_784_496, 0.0001),
         # Theirs looks for work every millisecond while a stage is idle, which it is between the
         # tokens of a lone request; without that the pipeline is faster.
         ("single_node_tp_pp_instance", 1_469_287_243, 0.015),
