@@ -13,7 +13,7 @@ from simulator.cluster.router import router
 from simulator.config import Point
 from simulator.simulation import Prepared, PreparedCluster, prepare_instance
 
-ALIKE = ("card", "profile", "overhead", "links")
+ALIKE = ("card", "profile", "overhead", "links", "placement")
 
 
 def prepare_cluster(point: Point, source: str | Path) -> Prepared:
@@ -69,7 +69,7 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
     }
     for name, given in config.overrides().items():
         own = getattr(point, name)
-        whole = own is None or name in ("card", "profile", "links")
+        whole = own is None or name in ("card", "profile", "links", "placement")
         fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
     where = f"{source}, cluster.instances[{place}]"
     made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)
