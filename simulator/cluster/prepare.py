@@ -57,7 +57,7 @@ def cluster_of(point: Point) -> ClusterConfig:
     assert point.cluster is not None
     if point.cluster.llmservingsim is None:
         return point.cluster
-    read = load_cluster(point.cluster.llmservingsim, point.model.name)
+    read = load_cluster(point.cluster.llmservingsim, point.model)
     given = "routing" in point.cluster.model_fields_set
     return read.model_copy(update={"routing": point.cluster.routing}) if given else read
 
