@@ -142,7 +142,8 @@ def _along(queries: Floats, keys: Ints, values: Floats) -> Floats:
         return inside
     slope = (values[-1] - values[-2]) / (keys[-1] - keys[-2])
     beyond: Floats = np.maximum(0.0, queries - keys[-1])
-    return inside + slope * beyond
+    found: Floats = inside + slope * beyond
+    return found
 
 
 def experts_by_tokens(table: MoeTable, routing: Routing) -> LayerTable:

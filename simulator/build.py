@@ -228,6 +228,11 @@ def build_engine(
         batches=batches,
         latency=latency,
         stage_free_ns=np.zeros(num_stages, np.int64),
+        placed=state.Placed(
+            free_ns=np.zeros(len(latency.memory_bytes_per_ns), np.int64),
+            ended_ns=np.zeros(len(latency.reads), np.int64),
+            waits=one(state.MEMORY_WAITS),
+        ),
         outside=new_outside(latency),
         log=log,
     )

@@ -18,6 +18,7 @@ from profiles.routing import Policy
 from simulator.calibration import AppliedCalibration, with_calibration
 from simulator.cluster.config import ClusterConfig
 from simulator.network.links import Links
+from simulator.placement.config import Placement
 from simulator.workloads import WorkloadConfig
 
 Int = Annotated[int, Field(strict=True)]
@@ -305,6 +306,8 @@ class Point(Frozen):
     profile: ProfileConfig
     links: Links | None = None
     """Between the ranks of the engine; what is measured or given in the profile comes first."""
+    placement: Placement | None = None
+    """Weights and KV cache outside the device."""
     expert_routing: ExpertRouting = ExpertRouting()
     overhead: Overhead = Overhead()
     cluster: ClusterConfig | None = None
@@ -323,6 +326,11 @@ class Point(Frozen):
     """In a file the path of a calibrated card; its values stand where the point says nothing."""
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
+
+    @property
+    def moved(self) -> Placement | None:
+        """The placement, if it puts anything outside the device."""
+        return self.placement if self.placement and self.placement.moves_anything else None
 
     @property
     def chosen_tiers(self) -> dict[str, TierConfig]:
@@ -393,6 +401,15 @@ class Point(Frozen):
         if stages > self.model.num_hidden_layers:
             expected = f"at most {self.model.num_hidden_layers}, the model's layers"
             raise FieldError("engine.pipeline_parallel_size", stages, expected)
+        return self
+
+    @model_validator(mode="after")
+    def _reads_have_layers(self) -> Self:
+        moves = self.placement is not None and self.placement.moves_weights
+        reads = self.placement.weight_reads if self.placement and moves else "serial"
+        if reads != "serial" and self.profile.linear is not None:
+            expected = "serial, because profile.linear has no layers"
+            raise FieldError("placement.weight_reads", reads, expected)
         return self
 
     @model_validator(mode="after")

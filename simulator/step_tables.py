@@ -105,6 +105,7 @@ def step_tables(
             **skew,
             ends=outside_ends(bundle),
             expert_ns=np.array(expert_ns or (0,), np.int64),
+            **nothing_outside(len(stages.layers)),
         )
     )
 
@@ -190,8 +191,21 @@ def linear_law(
             stage_tokens_ns=np.zeros((1, 1), np.int64),
             send_ns=np.array(stages.send_ns or (0,), np.int64),
             expert_ns=np.zeros(1, np.int64),
+            **nothing_outside(len(stages.layers)),
         )
     )
+
+
+def nothing_outside(num_stages: int) -> dict[str, Any]:
+    """The fields of a Latency whose weights and KV cache are on the device."""
+    return {
+        "stage_read_ns": np.zeros(max(1, num_stages), np.int64),
+        "reads": np.zeros(1, core.READ_DTYPE).view(np.recarray),
+        "stage_reads": np.zeros(1, np.int64),
+        "layers_by_tokens": np.zeros((1, 1), np.int64),
+        "layers_by_sequences": np.zeros((1, 1), np.int64),
+        "memory_bytes_per_ns": np.ones(1, np.float64),
+    }
 
 
 def new_outside(latency: Latency) -> np.recarray[Any, Any]:

@@ -50,6 +50,9 @@ class PointSteps:
             raise InputError(
                 "network", "dimensions[0].ranks", network.dimensions[0].ranks, expected
             )
+        if point.moved is not None:
+            expected = "everything on the device: rows of a step read no other memory"
+            raise InputError(path, "placement", point.moved.model_dump(), expected)
         prepared = prepare(point, path)
         self.layers = StepLayers(
             point_bundle(point, path), prepared.latency, point.model.num_hidden_layers

@@ -27,7 +27,7 @@ MAX_INSTANCES = 1024
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INSTANCES)]
 Policy = Literal["round_robin", "least_loaded", "random", "prefix_aware", "custom"]
 # What an instance may have of its own; a card is a whole, the others are laid over the point's.
-OVERRIDES = ("card", "engine", "profile", "overhead", "links")
+OVERRIDES = ("card", "engine", "profile", "overhead", "links", "placement")
 
 
 class Frozen(BaseModel):
@@ -43,6 +43,7 @@ class InstanceConfig(Frozen):
     profile: dict[str, Any] = {}
     overhead: dict[str, Any] = {}
     links: dict[str, Any] = {}
+    placement: dict[str, Any] = {}
     role: Literal["both", "prefill", "decode"] = "both"
     """Prefill instances compute prompts and hand the KV cache to decode instances, see kv_transfer."""
     data_parallel_group: Annotated[str, Field(min_length=1)] | None = None

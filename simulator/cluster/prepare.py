@@ -14,7 +14,7 @@ from simulator.cluster.router import router
 from simulator.config import Point
 from simulator.simulation import Prepared, PreparedCluster, prepare_instance
 
-ALIKE = ("card", "profile", "overhead", "links")
+ALIKE = ("card", "profile", "overhead", "links", "placement")
 
 
 def prepare_cluster(point: Point, source: str | Path) -> Prepared:
@@ -62,7 +62,7 @@ def cluster_of(point: Point) -> ClusterConfig:
     assert point.cluster is not None
     if point.cluster.llmservingsim is None:
         return point.cluster
-    read = load_cluster(point.cluster.llmservingsim, point.model.name)
+    read = load_cluster(point.cluster.llmservingsim, point.model)
     given = point.cluster.model_fields_set & {"routing", "kv_transfer"}
     return read.model_copy(update={field: getattr(point.cluster, field) for field in given})
 
@@ -74,7 +74,7 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
     }
     for name, given in config.overrides().items():
         own = getattr(point, name)
-        whole = own is None or name in ("card", "profile", "links")
+        whole = own is None or name in ("card", "profile", "links", "placement")
         fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
     where = f"{source}, cluster.instances[{place}]"
     made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)

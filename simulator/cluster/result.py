@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.cluster.instance import Instance
 from simulator.metrics import latency_metrics
+from simulator.placement.report import added
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.simulation import Prepared, PreparedCluster
 from simulator.summary import summarize
@@ -160,6 +161,7 @@ def _summary(
         "prefix_storage": _storage(
             parts, [tier.shared for tier in cluster.instances[0].settings.tiers]
         ),
+        **added(parts),
         "time_by_source": _weighted(parts, instances),
         "outside_measured_grid": _outside(parts),
         "notes": list(dict.fromkeys(note for part in parts for note in part["notes"])),
@@ -171,6 +173,7 @@ def _summary(
                     (i for i, group in enumerate(cluster.groups) if number in group), None
                 ),
                 **{name: part[name] for name in ("card", "engine", "steps", "preemptions", "kv")},
+                **{name: part[name] for name in ("placement",) if name in part},
             }
             for number, part in enumerate(parts)
         ],

@@ -23,6 +23,7 @@ from simulator.core.log import log_is_full, log_schedule, log_update
 from simulator.core.offloading import give_back_blocks
 from simulator.core.output import update_from_output
 from simulator.core.pipeline import run_through
+from simulator.core.placement import is_placed, placed_step_ns
 from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
@@ -236,18 +237,21 @@ def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) 
         counters.device_free_ns = engine.stage_free_ns[0]
         return
     latency = engine.latency
-    batch.end_ns = batch.start_ns + step_ns(
-        latency,
-        engine.outside,
-        num_tokens,
-        batch.num_requests,
-        batch.prefill_chunk,
-        batch.kv_prefill,
-        batch.num_decodes,
-        batch.kv_decode_sum,
-        batch.kv_decode_max,
-        batch.kv_decode_min,
-    )
+    if is_placed(latency):
+        batch.end_ns = batch.start_ns + placed_step_ns(engine, batch, num_tokens)
+    else:
+        batch.end_ns = batch.start_ns + step_ns(
+            latency,
+            engine.outside,
+            num_tokens,
+            batch.num_requests,
+            batch.prefill_chunk,
+            batch.kv_prefill,
+            batch.num_decodes,
+            batch.kv_decode_sum,
+            batch.kv_decode_max,
+            batch.kv_decode_min,
+        )
     if len(latency.expert_ns) > 1:
         batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
     if (

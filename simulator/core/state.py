@@ -384,6 +384,9 @@ INTERVAL = _record({"ns": "i8", "count": "i8"})
 
 LOG_SIZES = _record({"num_events": "i8", "num_intervals": "i8"})
 
+# What steps waited for memories outside the device, beyond what is in the step tables.
+MEMORY_WAITS = _record({"weights_ns": "i8", "kv_ns": "i8"})
+
 # Arrays of records, and one record: their fields are attributes that type checkers cannot know.
 Records = Any
 Record = Any
@@ -459,6 +462,14 @@ class Log(NamedTuple):
     sizes: Records  # LOG_SIZES[1]
 
 
+class Placed(NamedTuple):
+    """Memories outside the device that hold weights or KV cache (placement.py)."""
+
+    free_ns: NDArray[np.int64]  # by memory: when its link is free, within a step
+    ended_ns: NDArray[np.int64]  # beside latency.reads: when their layers have run, within a step
+    waits: Records  # MEMORY_WAITS[1]
+
+
 class Engine(NamedTuple):
     """One instance: of vLLM, or of InfiniLM on the same pool."""
 
@@ -469,5 +480,6 @@ class Engine(NamedTuple):
     batches: Batches
     latency: Latency
     stage_free_ns: NDArray[np.int64]  # when each pipeline stage can start its next batch
+    placed: Placed
     outside: Records  # latency.OUTSIDE[...]: lookups outside the measured grid
     log: Log

@@ -39,6 +39,8 @@ def scenario(name: str, **changes: Any) -> Point:
         ("single_node_multi_instance", 1_664_893_230, 0),
         ("single_node_dp_instance", 1_444_267_327, 0.001),
         ("single_node_moe_single_instance", 1_945_309_759, 0.001),
+        ("single_node_memory_instance", 1_663_996_645, 0),
+        ("single_node_cxl_instance", 12_112_686_177, 0),
         # Theirs sends a step's output over the network as well.
         ("single_node_pd_instance", 1_661_784_496, 0.0001),
         ("single_node_moe_pd_instance", 2_081_236_210, 0.0001),
@@ -77,7 +79,6 @@ def test_embedding_is_where_vllm_adds_up_too() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("single_node_cxl_instance", "weights on cxl:0"),
         ("rtx4090_tp2_instance", "tp: got 2, expected one of 1"),
     ],
 )
