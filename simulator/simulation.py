@@ -25,7 +25,7 @@ from simulator.capacity import Capacity, resolve_capacity
 from simulator.cluster.config import RoutingConfig
 from simulator.config import Point, TableScale
 from simulator.core.latency import Latency
-from simulator.network_tables import shared_experts, stages_of
+from simulator.network_tables import expert_exchange, shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import (
@@ -316,8 +316,10 @@ def _latency(
         longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
     routing = routing_of(point, source, replicas)
     expert_ns: tuple[int, ...] = ()
+    exchange_ns: tuple[int, ...] = ()
     if routing is not None and replicas > 1:
         expert_ns = shared_experts(bundle, point, routing, replicas, source)
+        exchange_ns = expert_exchange(point, replicas, source)
     latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
@@ -330,6 +332,7 @@ def _latency(
         routing,
         stages_of(point, source),
         expert_ns,
+        exchange_ns,
     )
     return latency, sources, bundle.content_id
 
@@ -372,6 +375,7 @@ def _step_tables(
     routing: Routing | None,
     stages: Stages,
     expert_ns: tuple[int, ...],
+    exchange_ns: tuple[int, ...],
 ) -> tuple[Latency, TimeSources]:
     latency = step_tables(
         bundle,
@@ -385,6 +389,7 @@ def _step_tables(
         routing=routing,
         stages=stages,
         expert_ns=expert_ns,
+        exchange_ns=exchange_ns,
     )
     sources = step_sources(
         bundle,

@@ -10,6 +10,7 @@ import pytest
 
 from profiles.errors import InputError
 from simulator import simulate
+from simulator.cluster.llmservingsim import load_cluster
 from simulator.config import Point, point_from_mapping
 from tests.profiles.bundles import REFERENCE, needs_reference
 
@@ -68,6 +69,15 @@ def test_embedding_is_where_vllm_adds_up_too() -> None:
     )
     ends = [simulate(point).summary["latency"]["tpot_ms"]["mean"] for point in (theirs, ours)]
     assert ends[1] - ends[0] == pytest.approx(0.0405, abs=0.002)
+
+
+def test_replicas_exchange_the_tokens_of_one() -> None:
+    """As theirs do; vLLM's exchange those of both, so their link counts twice."""
+    path = REFERENCE / "cluster/single_node_moe_dp_ep_instance.json"
+    model = json.loads(path.read_text())["nodes"][0]["instances"][0]["model_name"]
+    links = load_cluster(path, model).instances[0].links
+    assert links["tensor"] == {"bandwidth_gibps": 16.0, "latency_ns": 20000.0}
+    assert links["data"] == {"bandwidth_gibps": 32.0, "latency_ns": 20000.0}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ ONE_STAGE: dict[str, Any] = {
     "stage_tokens_ns": np.zeros((1, 1), np.int64),
     "send_ns": np.zeros(1, np.int64),
     "expert_ns": np.zeros(1, np.int64),
+    "exchange_ns": np.zeros(1, np.int64),
 }
 
 
