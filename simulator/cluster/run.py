@@ -1,9 +1,9 @@
 """The loop of a cluster: whatever happens next, an arrival or an event of an instance, in order of time.
 
 Instances meet at the router, and at tiers that they share. The router looks at them when a request
-arrives, and a session's next call arrives when the one before it has ended. So an instance may run
-ahead of the others up to the next arrival, and where sessions or limits make finished requests matter,
-or a tier is shared, up to the others' next event.
+arrives, or when it is told of them, and a session's next call arrives when the one before it has ended.
+So an instance may run ahead of the others up to the next arrival, and where sessions or limits make
+finished requests matter, or a tier is shared, up to the others' next event.
 At one moment arrivals come before instances, and instances in their order.
 """
 
@@ -21,7 +21,7 @@ from simulator.build import build_engine, with_their_sessions
 from simulator.cluster.group import Group
 from simulator.cluster.instance import Instance
 from simulator.cluster.result import merged
-from simulator.cluster.router import Choose, router
+from simulator.cluster.router import Choose, ToldLeastLoaded, router
 from simulator.core import state
 from simulator.result import Result
 from simulator.simulation import Prepared, PreparedCluster
@@ -98,6 +98,7 @@ class ClusterRun:
     ) -> None:
         """`in_order`: instances meet at more than the router, so that none may run ahead."""
         self._instances, self._members, self._choose = instances, members, choose
+        self._told = choose if isinstance(choose, ToldLeastLoaded) else None
         self.owner = np.full(len(workload), -1, np.int64)
         self.arrival_ns = arrival_ns.copy()
         self._tool_ns = workload.tool_ns
@@ -123,11 +124,15 @@ class ClusterRun:
             first_ns = min(events)
             if arrival_ns == state.FOREVER and first_ns == state.FOREVER:
                 return
+            update_ns = self._told.next_update_ns if self._told else state.FOREVER
+            if self._told and update_ns <= min(arrival_ns, first_ns):
+                self._told.update(self._instances)
+                continue
             if arrival_ns <= first_ns:
                 self._route(heapq.heappop(self._arrivals)[1], arrival_ns)
                 continue
             place = events.index(first_ns)
-            until_ns = arrival_ns
+            until_ns = min(arrival_ns, update_ns)
             if self._in_order:
                 events[place] = state.FOREVER
                 until_ns = min(until_ns, max(min(events), first_ns + 1))
