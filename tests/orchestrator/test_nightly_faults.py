@@ -36,8 +36,8 @@ def hit_cap(project: Project) -> None:
     """A prompt that is cached to its last token computes nothing."""
     project.change(
         "simulator/core/kv_cache_manager.py",
-        "(request.num_tokens - 1) // pool.block_size",
-        "request.num_tokens // pool.block_size",
+        "(request.num_tokens - 1) // kv.pool[0].block_size",
+        "request.num_tokens // kv.pool[0].block_size",
     )
 
 
