@@ -6,7 +6,9 @@ LLMServingSim's recording of vLLM 0.19.0: Qwen3-30B-A3B-Instruct-2507 on two RTX
 300 requests of ShareGPT at 10 a second. Errors in % of mean, p50, p90, p95 and p99 of TTFT, TPOT and
 latency, and the mean of their absolute values: as LLMServingSim configures its own replay, then step by
 step as vLLM runs by default, then with other expert loads, and what LLMServingSim published for the same
-run. The last line is JSON. Needs the recording and the package aiconfigurator-core.
+run. Then how many requests went to another replica than the one before them, of those whose replica the
+recorded times tell (replica_pairs.py). The last line is JSON. Needs the recording and the package
+aiconfigurator-core.
 """
 
 from __future__ import annotations
@@ -18,14 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks.cases import REFERENCE
+from benchmarks.replica_pairs import neighbours
 from orchestrator.compare import compare
 from orchestrator.truth import load_truth
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_data import HEADLINE, STATISTICS
 from profiles.errors import InputError
+from profiles.recorded import load_recorded_run
 from simulator import simulate
 from simulator.config import point_from_mapping
+from simulator.result import Result
 
 MODEL = "Qwen/Qwen3-30B-A3B-Instruct-2507"
 RUN = "bench/RTXPRO6000/Qwen3-30B-A3B-Instruct-2507"
@@ -84,13 +91,23 @@ def point_data(changes: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     return data
 
 
-def errors(case: Case, reference: Path) -> list[float]:
+def simulated(case: Case, reference: Path) -> Result:
+    """Raises InputError."""
+    return simulate(point_from_mapping(point_data(case.changes), reference, case.name))
+
+
+def errors(case: Case, result: Result, reference: Path) -> list[float]:
     """The 15 errors in %, in the order of HEADLINE. Raises InputError."""
-    point = point_from_mapping(point_data(case.changes), reference, case.name)
     ttft: Any = "from_queue" if case.from_queue else "from_arrival"
     truth = load_truth(TruthConfig(recorded=Path(RUN) / "vllm", ttft=ttft), reference)
-    found = compare(simulate(point), truth).err_pct
+    found = compare(result, truth).err_pct
     return [found[metric][statistic] for metric in HEADLINE for statistic in STATISTICS]
+
+
+def changes_of_replica(result: Result, known: list[int]) -> int:
+    """How many of the known requests are followed by one on another replica."""
+    instance = result.requests["instance"].to_numpy()
+    return int((np.diff(instance) != 0)[known].sum())
 
 
 def mean_abs(values: tuple[float, ...] | list[float]) -> float:
@@ -108,10 +125,14 @@ def main() -> int:
     arguments = parser.parse_args()
     names = "   ".join(f"{m:34}" for m in ("TTFT mean p50 p90 p95 p99", "TPOT", "latency"))
     print(f"{'error in %':26} {'|.|':>5}   {names}".rstrip())
-    report = {}
+    report: dict[str, Any] = {}
+    changes = {}
     try:
+        pairs = dict(neighbours(load_recorded_run(arguments.reference / RUN / "vllm")))
         for case in cases():
-            values = errors(case, arguments.reference)
+            result = simulated(case, arguments.reference)
+            values = errors(case, result, arguments.reference)
+            changes[case.name.strip()] = changes_of_replica(result, list(pairs))
             print(line(case.name, values))
             report[case.name.strip()] = round(mean_abs(values), 2)
     except InputError as error:
@@ -119,6 +140,8 @@ def main() -> int:
         return 2
     print(line("LLMServingSim, published", PUBLISHED))
     report["LLMServingSim, published"] = round(mean_abs(PUBLISHED), 2)
+    print(f"requests followed by one on the other replica, of {len(pairs)} that are known:")
+    print(f"  recorded {sum(pairs.values())}, " + ", ".join(f"{k} {v}" for k, v in changes.items()))
     print(json.dumps(report))
     return 0
 
