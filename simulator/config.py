@@ -278,6 +278,9 @@ class ProfileConfig(Frozen):
     linear: LinearLaw | None = None
     all_reduce: PackagedTables | None = None
     """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
+    expert_exchange: PackagedTables | None = None
+    """Whose NCCL collectives data-parallel replicas run around the experts they share; None: modelled
+    from the point's links."""
     scale: TableScale = TableScale()
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
@@ -291,6 +294,9 @@ class ProfileConfig(Frozen):
         if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
             expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
             raise FieldError("all_reduce", self.all_reduce.system, expected)
+        if self.expert_exchange is not None and given[0] not in ("bundle", "bundles"):
+            expected = f"nothing beside {given[0]}: replicas share experts of bundles alone"
+            raise FieldError("expert_exchange", self.expert_exchange.system, expected)
         if self.linear is not None and self.scale != TableScale():
             raise FieldError("scale", self.scale.model_dump(), "none, because linear has no tables")
         return self

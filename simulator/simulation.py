@@ -26,7 +26,7 @@ from simulator.cluster.config import KVTransferConfig, RoutingConfig
 from simulator.config import Point, TableScale
 from simulator.core.latency import Latency
 from simulator.kv_transfer import KVTransferSettings
-from simulator.network_tables import shared_experts, stages_of
+from simulator.network_tables import expert_exchange, shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
 from simulator.placement.report import Moved, moved_weights, placement_notes
 from simulator.placement.tables import placed_tables
@@ -337,8 +337,10 @@ def _latency(
         longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
     routing = routing_of(point, source, replicas)
     expert_ns: tuple[int, ...] = ()
+    exchange_ns: tuple[int, ...] = ()
     if routing is not None and replicas > 1:
         expert_ns = shared_experts(bundle, point, routing, replicas, source)
+        exchange_ns = expert_exchange(point, replicas, source)
     latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
@@ -351,6 +353,7 @@ def _latency(
         routing,
         stages_of(point, source),
         expert_ns,
+        exchange_ns,
     )
     if point.moved is not None:
         run = without_experts(bundle) if expert_ns else complete(bundle, routing)
@@ -397,6 +400,7 @@ def _step_tables(
     routing: Routing | None,
     stages: Stages,
     expert_ns: tuple[int, ...],
+    exchange_ns: tuple[int, ...],
 ) -> tuple[Latency, TimeSources]:
     latency = step_tables(
         bundle,
@@ -410,6 +414,7 @@ def _step_tables(
         routing=routing,
         stages=stages,
         expert_ns=expert_ns,
+        exchange_ns=exchange_ns,
     )
     sources = step_sources(
         bundle,

@@ -61,7 +61,8 @@ class RoutingConfig(Frozen):
 
     round_robin: one after the other. random: every one as likely, by `seed`. least_loaded: the smallest
     4 x waiting + running, as vLLM's load balancer has it; with `by_capacity` divided by max_num_seqs,
-    as LLMServingSim has it. Among equals the next after the last one chosen. prefix_aware: the most
+    as LLMServingSim has it; with `update_interval_ms` by what the router was told last, see there.
+    Among equals the next after the last one chosen. prefix_aware: the most
     tokens on the device, among instances whose load is at most `slack` requests above the smallest.
     custom: a Python function `module:name`, see router.py.
     """
@@ -69,6 +70,10 @@ class RoutingConfig(Frozen):
     policy: Policy = "least_loaded"
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     by_capacity: Annotated[bool, Field(strict=True)] = False
+    update_interval_ms: Annotated[int, Field(strict=True, ge=0, le=10**6)] = 0
+    """least_loaded: counts reach the router so often, and what it has given out since then counts as
+    waiting; among equals the first. vLLM's DPCoordinator tells its front end every 100 ms. 0: the
+    router always knows."""
     slack: Annotated[int, Field(strict=True, ge=0)] = 8
     function: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
 
@@ -77,6 +82,9 @@ class RoutingConfig(Frozen):
         if (self.policy == "custom") != (self.function is not None):
             expected = "module:name, with policy custom and only then"
             raise FieldError("function", self.function, expected)
+        if self.update_interval_ms and (self.policy != "least_loaded" or self.by_capacity):
+            expected = "0, or policy least_loaded without by_capacity"
+            raise FieldError("update_interval_ms", self.update_interval_ms, expected)
         return self
 
 

@@ -12,6 +12,17 @@ from simulator.core.lockstep import apply, form, has_work, price, settle
 DUMMY_TOKENS = 1  # what a replica without work runs, as vLLM's execute_dummy_batch
 
 
+def share_of(tokens: list[int]) -> int:
+    """The equal share whose exchange loads a link as much as these unequal ones.
+
+    Where replicas run unequal numbers of tokens, vLLM's `all_gatherv` is a broadcast and its
+    `reduce_scatterv` a reduction of every replica's part, all at once. Around NCCL's ring a link
+    carries all parts but that of the replica it leads to, so the link to the smallest decides.
+    """
+    others = len(tokens) - 1
+    return -(-(sum(tokens) - min(tokens)) // others) if others else tokens[0]
+
+
 class Group:
     """The same to a cluster as an instance."""
 
@@ -64,10 +75,11 @@ class Group:
         end_ns = int(start_ns)
         if any(tokens):
             run = self._run_tokens(tokens)
+            share, mode_ns = share_of(run), self._mode_ns(run)
             for one in self._instances:
                 one.newest_batch().start_ns = start_ns
             alone = [
-                price(one.engine, count, sum(run))
+                price(one.engine, count, sum(run), share, mode_ns)
                 for one, count in zip(self._instances, run, strict=True)
             ]
             end_ns = max(alone)
@@ -78,14 +90,23 @@ class Group:
         return any(tokens) and len(self._ends) < self._depth and self._ends[0] > self._now_ns
 
     def _run_tokens(self, tokens: list[int]) -> list[int]:
-        """What dense layers run: all as many as the largest where all replay graphs, as vLLM pads."""
+        """What every replica runs, as vLLM pads: to a graph's size each, and all to the largest where
+        all replay graphs (`coordinate_batch_across_dp`)."""
         run = [count or DUMMY_TOKENS for count in tokens]
+        if len(self._padded) > max(run):  # a linear law has no table of it
+            run = [int(self._padded[count]) for count in run]
         if max(run) > self._largest_graph:
             return run
-        largest = max(run)
-        if len(self._padded) > largest:  # a linear law has no table of it
-            largest = int(self._padded[largest])
-        return [largest] * len(run)
+        return [max(run)] * len(run)
+
+    def _mode_ns(self, run: list[int]) -> int:
+        """What the mode adds that replicas agree on: of no graphs, piecewise and full ones, which each
+        needs for its batch, the first (`_post_process_cudagraph_mode`)."""
+        params = self._instances[0].engine.latency.params[0]
+        if max(run) > self._largest_graph:
+            return int(params.eager_ns)
+        chunks = any(one.newest_batch().prefill_chunk for one in self._instances)
+        return int(params.piecewise_ns if chunks else params.full_graph_ns)
 
     def _has_work(self, one: Instance) -> bool:
         found = has_work(one.engine, self._now_ns)

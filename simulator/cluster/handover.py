@@ -23,7 +23,7 @@ class Gate:
 
     def __init__(self, instances: Sequence[Instance], choose: Choose) -> None:
         self.held: deque[int] = deque()
-        self._instances, self._choose = instances, choose
+        self.instances, self.choose = instances, choose
 
     def hand_out(self, now_ns: int) -> Iterator[tuple[int, Instance]]:
         """First come, first served; who cannot be taken waits, and everybody behind.
@@ -34,13 +34,13 @@ class Gate:
             r = self.held[0]
             free = [
                 one
-                for one in self._instances
+                for one in self.instances
                 if one.in_flight < one.max_in_flight and r not in one.refuses
             ]
             if not free:
                 return
             self.held.popleft()
-            yield r, free[self._choose(r, free, now_ns)]
+            yield r, free[self.choose(r, free, now_ns)]
 
 
 class HandingOver:

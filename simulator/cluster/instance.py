@@ -86,6 +86,11 @@ class Instance:
         """Requests it has and does not run, arrived at this very moment included."""
         return self.in_flight - self.running
 
+    @property
+    def queued(self) -> int:
+        """Requests that its scheduler has queued: without those that it takes in with its next step."""
+        return int(self._counters[NUM_UNFINISHED]) - self.running
+
     def cached_tokens(self, r: int) -> int:
         return int(cached_tokens(self.engine, r))
 

@@ -202,8 +202,12 @@ def _links(
         dims.append("instances")
     links: dict[str, Any] = {"embedding_all_reduce": False}
     for place, dim in enumerate(dims):
+        bandwidth = _at(path, "link_bw", file.link_bw, place, len(dims))
+        if dim == "data":
+            # Their replicas exchange the tokens of one of them, where vLLM's exchange those of all.
+            bandwidth *= group_sizes[one.dp_group]
         link = {
-            "bandwidth_gibps": _at(path, "link_bw", file.link_bw, place, len(dims)),
+            "bandwidth_gibps": bandwidth,
             "latency_ns": _at(path, "link_latency", file.link_latency, place, len(dims)),
         }
         if dim != "instances":

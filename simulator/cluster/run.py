@@ -1,9 +1,9 @@
 """The loop of a cluster: whatever happens next, an arrival or an event of an instance, in order of time.
 
 Instances meet at the router, and at tiers that they share. The router looks at them when a request
-arrives, and a session's next call arrives when the one before it has ended. So an instance may run
-ahead of the others up to the next arrival, and where sessions or limits make finished requests matter,
-a tier is shared or KV caches are handed over, up to the others' next event.
+arrives, or when it is told of them, and a session's next call arrives when the one before it has ended.
+So an instance may run ahead of the others up to the next arrival, and where sessions or limits make
+finished requests matter, a tier is shared or KV caches are handed over, up to the others' next event.
 
 Where prompts are computed apart, a request arrives twice: at a prefill instance, and at a decode
 instance when its prompt has been computed.
@@ -24,7 +24,7 @@ from simulator.cluster.group import Group
 from simulator.cluster.handover import Gate, HandingOver
 from simulator.cluster.instance import Instance
 from simulator.cluster.result import merged
-from simulator.cluster.router import router
+from simulator.cluster.router import ToldLeastLoaded, router
 from simulator.core import state
 from simulator.kv_transfer import Handover, new_handover
 from simulator.progress import SimulationError
@@ -171,6 +171,12 @@ class ClusterRun:
         if between is not None:
             choose = router(cluster.routing, "cluster")
             self._handover = HandingOver(instances, choose, cluster, workload, between)
+        gates = [self._gate, *([self._handover.gate] if self._handover else [])]
+        self._told = [
+            (gate.choose, gate.instances)
+            for gate in gates
+            if isinstance(gate.choose, ToldLeastLoaded)
+        ]
 
     def run(self, look: Callable[[], None] | None = None) -> None:
         """To the end. Raises SimulationError if an instance makes no progress."""
@@ -180,9 +186,16 @@ class ClusterRun:
             passed_ns = handover.next_ns() if handover else state.FOREVER
             events = [member.event_ns for member in members]
             first_ns = min(events)
-            if min(arrival_ns, passed_ns, first_ns) == state.FOREVER:
+            update_ns = min((told.next_update_ns for told, _ in self._told), default=state.FOREVER)
+            coming_ns = min(arrival_ns, passed_ns)
+            if min(coming_ns, first_ns) == state.FOREVER:
                 break
-            if min(arrival_ns, passed_ns) <= first_ns:
+            if update_ns <= min(coming_ns, first_ns):
+                for told, instances in self._told:
+                    if told.next_update_ns == update_ns:
+                        told.update(instances)
+                continue
+            if coming_ns <= first_ns:
                 if passed_ns <= arrival_ns:
                     assert handover is not None
                     handover.arrive()
@@ -191,7 +204,7 @@ class ClusterRun:
                     self._route(heapq.heappop(self._arrivals)[1], arrival_ns)
                 continue
             place = events.index(first_ns)
-            until_ns = min(arrival_ns, passed_ns)
+            until_ns = min(coming_ns, update_ns)
             if self._in_order:
                 events[place] = state.FOREVER
                 until_ns = min(until_ns, max(min(events), first_ns + 1))

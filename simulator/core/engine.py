@@ -213,7 +213,7 @@ def form_batch(engine: Engine, connector: int) -> int:
     elif settings.lockstep:
         batch.end_ns = batch.start_ns  # the group says when
     else:
-        set_end(engine, batch, batch.num_tokens, batch.num_tokens)
+        set_end(engine, batch, batch.num_tokens, batch.num_tokens, batch.num_tokens)
 
     log_schedule(engine, slot, start_ns)
     step = engine.log.steps[counters.num_steps]
@@ -226,14 +226,17 @@ def form_batch(engine: Engine, connector: int) -> int:
 
 
 @compiled
-def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> None:
+def set_end(
+    engine: Engine, batch: Record, num_tokens: int, expert_tokens: int, share_tokens: int
+) -> None:
     """When the device ends a batch and may start the next.
 
-    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`, exchanged in
+    shares of `share_tokens`.
     """
     counters = engine.queues.counters[0]
     if len(engine.stage_free_ns) > 1:
-        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens)
+        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens, share_tokens)
         counters.device_free_ns = engine.stage_free_ns[0]
         return
     latency = engine.latency
@@ -253,7 +256,8 @@ def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) 
             batch.kv_decode_min,
         )
     if len(latency.expert_ns) > 1:
-        batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
+        experts = latency.expert_ns[expert_tokens] + latency.exchange_ns[share_tokens]
+        batch.end_ns += latency.params[0].num_layers * experts
     if (
         engine.storage.connection[0].kv_role == KV_PRODUCER
         and engine.storage.connection[0].by_layer

@@ -118,7 +118,8 @@ class Latency(NamedTuple):
     stage_tokens_ns: npt.NDArray[np.int64]  # stage x scheduled tokens: its part of tokens_ns
     send_ns: npt.NDArray[np.int64]  # by scheduled tokens: hidden states to the next stage
     # Experts that data-parallel replicas share (lockstep.py); one entry that nobody reads without.
-    expert_ns: npt.NDArray[np.int64]  # by tokens of all replicas: a block's experts and exchanges
+    expert_ns: npt.NDArray[np.int64]  # by tokens of all replicas: a block's experts
+    exchange_ns: npt.NDArray[np.int64]  # by tokens of one of equal shares: what a block exchanges
     # Weights and KV cache outside the device (placement.py); entries that nobody reads without.
     stage_read_ns: npt.NDArray[np.int64]  # by stage: weights read serially, of several stages
     reads: np.recarray[Any, Any]  # READ_DTYPE, stage after stage

@@ -22,10 +22,13 @@ from simulator.core.state import Engine, Record
 
 
 @compiled
-def run_through(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> int:
+def run_through(
+    engine: Engine, batch: Record, num_tokens: int, expert_tokens: int, share_tokens: int
+) -> int:
     """Put a batch through all stages. Returns when the last one ends it.
 
-    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`, exchanged in
+    shares of `share_tokens`.
     """
     latency = engine.latency
     params = latency.params[0]
@@ -55,7 +58,7 @@ def run_through(engine: Engine, batch: Record, num_tokens: int, expert_tokens: i
     mode = mode_ns(params, num_tokens, batch.prefill_chunk)
     experts = 0
     if len(latency.expert_ns) > 1:
-        experts = latency.expert_ns[expert_tokens]
+        experts = latency.expert_ns[expert_tokens] + latency.exchange_ns[share_tokens]
     ns = batch.start_ns
     for stage in range(last + 1):
         num_layers = latency.stage_layers[stage]

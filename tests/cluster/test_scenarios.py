@@ -10,6 +10,7 @@ import pytest
 
 from profiles.errors import InputError
 from simulator import simulate
+from simulator.cluster.llmservingsim import load_cluster
 from simulator.config import Point, point_from_mapping
 from tests.profiles.bundles import REFERENCE, needs_reference
 
@@ -74,6 +75,15 @@ def test_embedding_is_where_vllm_adds_up_too() -> None:
     )
     ends = [simulate(point).summary["latency"]["tpot_ms"]["mean"] for point in (theirs, ours)]
     assert ends[1] - ends[0] == pytest.approx(0.0405, abs=0.002)
+
+
+def test_replicas_exchange_the_tokens_of_one() -> None:
+    """As theirs do; vLLM's exchange those of both, so their link counts twice."""
+    name = "single_node_moe_dp_ep_instance"
+    model = scenario(name).model
+    links = load_cluster(REFERENCE / f"cluster/{name}.json", model).instances[0].links
+    assert links["tensor"] == {"bandwidth_gibps": 16.0, "latency_ns": 20000.0}
+    assert links["data"] == {"bandwidth_gibps": 32.0, "latency_ns": 20000.0}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ ONE_STAGE: dict[str, Any] = {
     "layers_by_tokens": np.zeros((1, 1), np.int64),
     "layers_by_sequences": np.zeros((1, 1), np.int64),
     "memory_bytes_per_ns": np.ones(1, np.float64),
+    "exchange_ns": np.zeros(1, np.int64),
 }
 
 
