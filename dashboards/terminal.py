@@ -15,6 +15,7 @@ import numpy as np
 
 from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
 from dashboards.wording import number, title, verdict
+from orchestrator.shortened import cut, told_apart
 from orchestrator.store_truth import truth_label
 from profiles.errors import InputError
 
@@ -56,14 +57,15 @@ def _width() -> int:
 def _table(data: SweepData, rows: int) -> list[str]:
     short = short_names(list(data.axes))
     axes = data.leading_axes
+    values = {a: told_apart([shown(v) for v in data.axes[a]], MAX_TEXT) for a in axes}
     metrics = [m for m in dict.fromkeys((data.measure, *SHOWN)) if m in data.metrics]
     lines = [["", "rank", *(short[a] for a in axes), "KV blocks", *map(title, metrics)]]
     few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
     for truth in few.values():
         measured = truth_metrics(truth)
-        values = [number(measured.get(m)) if m in measured else "" for m in metrics]
+        told = [number(measured.get(m)) if m in measured else "" for m in metrics]
         blocks = "" if truth.num_gpu_blocks is None else str(truth.num_gpu_blocks)
-        lines.append([f"truth {truth_label(truth)}", "", *[""] * len(axes), blocks, *values])
+        lines.append([f"truth {truth_label(truth)}", "", *[""] * len(axes), blocks, *told])
     groups = data.ranked
     worst = groups[max(rows, len(groups) - rows) :]
     for said, some, first in (
@@ -79,7 +81,7 @@ def _table(data: SweepData, rows: int) -> list[str]:
                 [
                     (said if place == 0 else "") + more,
                     str(first + place),
-                    *(shown(data.axes[axis][row]) for axis in axes),
+                    *(values[axis][row] for axis in axes),
                     "-" if has is None else str(has),
                     *(number(own.get(metric)) for metric in metrics),
                 ]
@@ -123,7 +125,8 @@ def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
     if not axes:
         return []
     across, down = axes[0], axes[1] if len(axes) > 1 else None
-    names = [shown(value, 12) for value in (values[down] if down else [""])]
+    names = told_apart([shown(value) for value in values[down]], 12) if down else [""]
+    heads = told_apart([shown(value) for value in values[across]], CELL)
     margin = max(map(len, names)) + 1
     columns = _parts(len(values[across]), max(2, (width - margin) // (CELL + 1)))
     lines = _parts(len(names), MAX_LINES)
@@ -146,9 +149,7 @@ def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
     )
     if len(columns) < len(values[across]) or len(lines) < len(names):
         said += "; neighbouring values share a cell"
-    head = " " * margin + "".join(
-        shown(values[across][part.start], CELL).rjust(CELL + 1) for part in columns
-    )
+    head = " " * margin + "".join(heads[part.start].rjust(CELL + 1) for part in columns)
     body = []
     for i, part in enumerate(lines):
         texts = ["-" if math.isnan(v) else _three(v) for v in cells[i]]
@@ -172,19 +173,19 @@ def _three(value: float) -> str:
     return f"{value:.0f}" if "e" in text and abs(value) < 1e6 else text
 
 
-def shown(value: Any, limit: int = MAX_TEXT) -> str:
-    """A value of an axis, in short."""
+def shown(value: Any) -> str:
+    """A value of an axis."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return clean(f"{value:.6g}" if isinstance(value, float) else str(value), limit)
+    return clean(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def clean(text: str, limit: int | None = None) -> str:
     """Nothing in it moves the cursor or changes the terminal."""
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return safe if limit is None or len(safe) <= limit else safe[: limit - 1] + "…"
+    return safe if limit is None else cut(safe, limit)
 
 
 def as_json(data: SweepData) -> str:

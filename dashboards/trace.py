@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from profiles.errors import InputError
+from profiles.whole import check_file
 from simulator.config import Point
 from simulator.result import Result
 from simulator.simulation import prepare, run
@@ -349,14 +350,17 @@ def trace_point(point: Point, window: Window, out: Path, source: str | Path) -> 
     from dashboards.trace_page import page_data, write_picture, write_trace_page
     from orchestrator.cli import overview
 
+    paths = [out / name for name in ("trace.json", "trace.html", "trace.png")]
+    for path in paths:
+        check_file(path)
     trace = simulate_trace(point, source)
     found = events(trace, window, source)
     yield overview(trace.result.summary)
     yield from longest_waits(trace, in_window(trace, window, source))
     written = [
-        write_events(found, out / "trace.json"),
-        write_trace_page(page_data(trace, window, source), out / "trace.html"),
-        write_picture(trace, window, out / "trace.png"),
+        write_events(found, paths[0]),
+        write_trace_page(page_data(trace, window, source), paths[1]),
+        write_picture(trace, window, paths[2]),
     ]
     yield "wrote " + " ".join(map(str, written))
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from orchestrator.expand import SweepPoint
 from orchestrator.truth_notes import standing_notes
 from profiles.errors import InputError
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 LOCK = ".lock"
 TABLES = ("requests", "timeseries")  # of a point that is kept

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.truth_data import HEADLINE, Truth, TruthRequests
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 LENGTHS = ("num_prompt_tokens", "num_output_tokens")
 PLAIN = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,26 @@ def test_the_report_command(session: Session, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"wrote {tmp_path / 'deep' / 'page.html'}"
     assert servesweep("report", "a", "b", "c").exit_code == 2
     assert servesweep("report", session.store.folder, "--ignore", "card").exit_code == 2
+
+
+def test_the_report_follows_a_link_and_refuses_a_pipe(session: Session, tmp_path: Path) -> None:
+    page, link, pipe = (tmp_path / name for name in ("page.html", "link", "pipe"))
+    link.symlink_to(page)
+    assert servesweep("report", session.store.folder, "--out", link).exit_code == 0
+    assert link.is_symlink() and page.stat().st_size > 1_000_000
+    os.mkfifo(pipe)
+    done = servesweep("report", session.store.folder, "--out", pipe)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and pipe.is_fifo()
+    assert f"{pipe}: file: got 'a pipe', expected a regular file" in done.stderr
+
+
+def test_sections_along_an_axis_are_told_apart(tmp_path: Path) -> None:
+    axis = "workload.generate.arrivals"
+    rates = [{"process": "poisson", "rate": rate} for rate in (1000.0, 2000.0)]
+    session, _ = run_sweep(write_sweep(tmp_path, axes={axis: rates, BLOCKS: [10, 20]}), tmp_path)
+    lines = as_text(read(session), 2, None).splitlines()
+    (head,) = (i for i, line in enumerate(lines) if "* is the best" in line)
+    assert lines[head + 1].split() == ["…1000.0}", "…2000.0}"]
 
 
 def test_run_writes_the_report(tmp_path: Path) -> None:
