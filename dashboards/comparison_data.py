@@ -50,7 +50,8 @@ def _sweep(sweep: SweepComparison) -> dict[str, Any]:
     return {
         "name": sweep.name,
         "sentence": sweep.sentence(),
-        "measure": sweep.measure,
+        "measures": list(sweep.measures),
+        "metric": sweep.metric,
         "axes": list(sweep.axes),
         "sides": [_side(data) for data in (sweep.a, sweep.b)],
         "points": [

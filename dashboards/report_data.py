@@ -37,7 +37,6 @@ COLUMNS = (
 def report_data(data: SweepData) -> dict[str, Any]:
     """Everything on the page."""
     notes = distinct([note for note in data.texts["notes"] if note])
-    sweep = data.manifest.get("sweep", {})
     short = short_names(list(data.axes))
     details, left_out = _details(data)
     return {
@@ -46,7 +45,7 @@ def report_data(data: SweepData) -> dict[str, Any]:
         "verdict": verdict(data),
         "servesweep": data.manifest.get("servesweep"),
         "commit": data.manifest.get("commit"),
-        "model": _model_name(sweep),
+        "model": data.model,
         "counts": data.counts(),
         "measure": data.measure,
         "nearest": data.measure != LATENCY,
@@ -101,12 +100,6 @@ def _plain(value: Any) -> bool:
 
 def _given(values: list[str | None]) -> list[int]:
     return [row for row, value in enumerate(values) if value is not None]
-
-
-def _model_name(sweep: Any) -> str | None:
-    model = (sweep.get("base") or {}).get("model")
-    name = model.get("name") if isinstance(model, dict) else model
-    return name if isinstance(name, str) else None
 
 
 def _truth_of(data: SweepData) -> list[str | None] | str | None:

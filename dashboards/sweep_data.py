@@ -48,6 +48,18 @@ class SweepData:
     def point_name(self, row: int) -> str:
         return self.texts["name"][row] or "point"
 
+    @property
+    def model(self) -> str | None:
+        """What the base of the sweep calls its model."""
+        model = (self.manifest.get("sweep", {}).get("base") or {}).get("model")
+        name = model.get("name") if isinstance(model, dict) else model
+        return name if isinstance(name, str) else None
+
+    @property
+    def measured(self) -> set[str]:
+        """Keys of the truths of its points."""
+        return {key for key in self.truth_of if key in self.truths}
+
     @cached_property
     def measure(self) -> str:
         """The metric that ranks the points, smallest first."""

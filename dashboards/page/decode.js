@@ -24,6 +24,11 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+// What an object has of its own: names of a sweep or an address may be those that every object inherits.
+function own(object, name) {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
 const byId = (id) => document.getElementById(id);
 
 function show(id, text) {
@@ -61,7 +66,7 @@ function plain(text, limit = 60) {
 }
 
 function titleOf(metric) {
-  return DATA.titles[metric] || metric;
+  return own(DATA.titles, metric) ?? metric;
 }
 
 // New controls in the place of old ones; the keyboard stays where it was.

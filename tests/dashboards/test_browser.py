@@ -174,6 +174,26 @@ def test_two_sweeps_against_each_other(tmp_path: Path) -> None:
         assert page.locator("#table tbody tr").count() == 1
 
 
+def test_two_sweeps_of_different_measures(tmp_path: Path) -> None:
+    folders = []
+    for name, fields in (("a", {"truth": TRUTH}), ("b", {})):
+        path = write_sweep(
+            tmp_path / name, axes={BLOCKS: [10 * len(name), 20 + len(fields)]}, **fields
+        )
+        folders.append(run_sweep(path, tmp_path / name / "out")[0].store.folder)
+    path = write_comparison(compare_folders(*folders), tmp_path / "comparison.html")
+    with opened(
+        address_of(path, "metric=%22constructor%22&direction=7&sort=%22toString%22")
+    ) as page:
+        all_drawn(page)
+        assert page.evaluate("state.metric") == "latency_ms/mean"
+        heads = page.locator("#only-table th").all_inner_texts()
+        assert heads[3:] == ["mean absolute difference (%)", "mean latency (ms)"]
+        cells = page.locator("#only-table tbody tr").first.locator("td").all_inner_texts()
+        assert cells[0] == "A" and float(cells[3]) > 0 and cells[4] == ""
+        assert "do not compare" in page.locator("#verdict").inner_text()
+
+
 def test_a_trace_step_by_step(tmp_path: Path) -> None:
     engine = {"num_gpu_blocks_override": 12, "max_num_batched_tokens": 64}
     point = point_from_mapping(base(engine=engine), tmp_path, "test")
