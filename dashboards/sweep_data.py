@@ -58,7 +58,7 @@ class SweepData:
     @property
     def measured(self) -> set[str]:
         """Keys of the truths of its points."""
-        return {key for key in self.truth_of if key in self.truths}
+        return {key for key in self.truth_of if key is not None and key in self.truths}
 
     @cached_property
     def measure(self) -> str:
