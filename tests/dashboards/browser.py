@@ -52,7 +52,7 @@ def opened(
             yield page
         finally:
             chromium.close()
-    assert errors == [] or not strict
+    assert errors == [] or not strict, errors
     assert outside == []
 
 
