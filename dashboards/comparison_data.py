@@ -81,8 +81,8 @@ def _side(data: SweepData) -> dict[str, Any]:
     best = [group[0] for group in data.ranked[:3]]
     return {
         "verdict": verdict(data),
-        "servesweep": data.manifest.get("servesweep"),
-        "commit": data.manifest.get("commit"),
+        "servesweep": data.manifest.servesweep,
+        "commit": data.manifest.commit,
         "best": [{"name": data.point_name(r), "metrics": data.metrics_of(r)} for r in best],
     }
 

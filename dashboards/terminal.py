@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
-from dashboards.wording import number, title, verdict
+from dashboards.wording import blocks_title, number, title, verdict
 from orchestrator.shortened import cut, told_apart
 from orchestrator.store_truth import truth_label
 from profiles.errors import InputError
@@ -59,7 +59,7 @@ def _table(data: SweepData, rows: int) -> list[str]:
     axes = data.leading_axes
     values = {a: told_apart([shown(v) for v in data.axes[a]], MAX_TEXT) for a in axes}
     metrics = [m for m in dict.fromkeys((data.measure, *SHOWN)) if m in data.metrics]
-    lines = [["", "rank", *(short[a] for a in axes), "KV blocks", *map(title, metrics)]]
+    lines = [["", "rank", *(short[a] for a in axes), blocks_title(data), *map(title, metrics)]]
     few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
     for truth in few.values():
         measured = truth_metrics(truth)

@@ -29,12 +29,14 @@ from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
 from orchestrator.store import TABLES, SweepStore, is_parquet, row_of
 from orchestrator.store_truth import truth_key, write_truth
+from orchestrator.stored import FORMAT
 from orchestrator.sweep import SweepFile, load_sweep
 from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
 from orchestrator.truth_data import Truth
 from orchestrator.truth_notes import standing_notes
 from orchestrator.worker import Limits
+from profiles.errors import InputError
 from simulator.summary import servesweep_version
 
 KEPT_BEST = 5
@@ -70,6 +72,7 @@ class Session:
 
     def manifest(self) -> dict[str, Any]:
         return {
+            "format": FORMAT,
             "sweep_id": self.sweep_id,
             "servesweep": servesweep_version(),
             "commit": git_commit(),
@@ -179,8 +182,11 @@ class Session:
 
     def _versions(self) -> dict[str, str]:
         """Of what ran, as the manifest tells it, not of what tracks."""
-        manifest = self.store.read_manifest() or self.manifest()
-        tags = {"version": manifest.get("servesweep"), "commit": manifest.get("commit")}
+        try:
+            manifest = self.store.read_manifest()
+            tags = {"version": manifest.servesweep, "commit": manifest.commit}
+        except InputError:  # there is none yet, or it is written anew
+            tags = {"version": servesweep_version(), "commit": git_commit()}
         return {f"servesweep.{name}": str(value) for name, value in tags.items() if value}
 
     def tracker(self) -> Tracker:

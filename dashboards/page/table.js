@@ -13,7 +13,7 @@ function columns() {
   const some = [
     { key: "rank", title: "rank", value: (row) => RANK[row] },
     ...VARIED.map((axis) => ({ key: `axis ${axis.name}`, title: axis.short, axis, value: (row) => axis.codes[row] })),
-    { key: "blocks", title: "KV blocks", value: (row) => (BLOCKS[row] < 0 ? NaN : BLOCKS[row]), truth: "kv/blocks" },
+    { key: "blocks", title: DATA.blocks_title, value: (row) => (BLOCKS[row] < 0 ? NaN : BLOCKS[row]), truth: "kv/blocks" },
     ...state.columns.map((name) => ({
       key: name, title: titleOf(name), metric: name, value: (row) => metric(name)[row], truth: name,
     })),

@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dashboards.terminal import as_csv, as_json, as_text, clean
+from dashboards.wording import blocks_title, title
 from orchestrator.cli import main
 from orchestrator.session import Session
 from profiles.errors import InputError
 from tests.dashboards.make import EVIL, EVILS, POOLS, make_sweep, read, with_failure
-from tests.orchestrator.sweep_make import BLOCKS, UTILIZATION, run_sweep, write_sweep
+from tests.orchestrator.sweep_make import BLOCKS, UTILIZATION, base, run_sweep, write_sweep
 
 
 def servesweep(*arguments: str | Path) -> Result:
@@ -79,7 +80,9 @@ def test_a_long_axis_shares_cells(tmp_path: Path) -> None:
     axes = {UTILIZATION: {"linspace": [0.3, 0.9, 60]}}
     session, _ = run_sweep(write_sweep(tmp_path, axes=axes), tmp_path / "out")
     lines = as_text(read(session), 3, "kv/blocks").splitlines()
-    (head,) = (line for line in lines if line.startswith("KV blocks: gpu_memory_utilization"))
+    (head,) = (
+        line for line in lines if line.startswith("KV blocks in all: gpu_memory_utilization")
+    )
     assert "neighbouring values share a cell" in head
     assert max(map(len, lines[lines.index(head) :])) <= 160
 
@@ -138,6 +141,16 @@ def test_sections_along_an_axis_are_told_apart(tmp_path: Path) -> None:
     lines = as_text(read(session), 2, None).splitlines()
     (head,) = (i for i, line in enumerate(lines) if "* is the best" in line)
     assert lines[head + 1].split() == ["…1000.0}", "…2000.0}"]
+
+
+def test_blocks_of_an_instance_and_of_all_are_told_apart(session: Session, tmp_path: Path) -> None:
+    assert "KV blocks an" not in as_text(read(session), 2, None)
+    cluster = {"instances": [{"count": 2}]}
+    path = write_sweep(tmp_path, base=base(cluster=cluster), axes={BLOCKS: [20, 40]})
+    data = read(run_sweep(path, tmp_path / "out")[0])
+    assert data.blocks == [20, 40] and data.metrics["kv/blocks"].tolist() == [40.0, 80.0]
+    assert blocks_title(data) == "KV blocks an instance"
+    assert title("kv/blocks") == "KV blocks in all"
 
 
 def test_run_writes_the_report(tmp_path: Path) -> None:
