@@ -16,6 +16,7 @@ import numpy as np
 from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
 from dashboards.wording import blocks_title, number, title, verdict
 from orchestrator.shortened import cut, told_apart
+from orchestrator.store import AXIS, TEXTS
 from orchestrator.store_truth import truth_label
 from profiles.errors import InputError
 
@@ -23,6 +24,7 @@ SHOWN = (
     *("ttft_ms/mean", "ttft_ms/p99", "tpot_ms/mean", "latency_ms/mean"),
     "throughput/output_tokens_per_s",
 )
+FORMULA = ("=", "+", "-", "@")  # how one begins
 CELL = 8
 MAX_TEXT = 24
 MOST_TRUTHS = 4  # told; where points have truths of their own, errors say it
@@ -225,7 +227,7 @@ def _point(data: SweepData, row: int, rank: int | None) -> dict[str, Any]:
         "index": row,
         **{
             name: data.texts[name][row]
-            for name in ("point_id", "name", "status", "equals", "reason")
+            for name in ("point_id", "run_id", "name", "status", "equals", "reason")
         },
         "num_gpu_blocks": data.blocks[row],
         "axes": {axis: values[row] for axis, values in data.axes.items()},
@@ -235,23 +237,28 @@ def _point(data: SweepData, row: int, rank: int | None) -> dict[str, Any]:
 
 
 def as_csv(data: SweepData) -> str:
-    """A line a point, best first; columns as in results.parquet."""
-    metrics, texts = sorted(data.metrics), ("point_id", "name", "status", "equals", "reason")
+    """A line a point, best first: rank, the columns of results.parquet, and num_gpu_blocks.
+
+    No text is a formula for a spreadsheet: one that would be gets an apostrophe before it.
+    """
+    metrics = sorted(data.metrics)
+    head = ["rank", "index", *TEXTS, "num_gpu_blocks", *(f"{AXIS}{a}" for a in data.axes), *metrics]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["rank", *texts, "num_gpu_blocks", *(f"axes/{a}" for a in data.axes), *metrics])
+    writer.writerow(map(_cell, head))
     for row, rank in ranked_rows(data):
         own = data.metrics_of(row)
-        writer.writerow(
-            [
-                *(_cell(value) for value in (rank, *(data.texts[name][row] for name in texts))),
-                _cell(data.blocks[row]),
-                *(_cell(values[row]) for values in data.axes.values()),
-                *(_cell(own.get(name)) for name in metrics),
-            ]
-        )
+        cells = [
+            *(rank, row, *(data.texts[name][row] for name in TEXTS), data.blocks[row]),
+            *(values[row] for values in data.axes.values()),
+            *(own.get(name) for name in metrics),
+        ]
+        writer.writerow(map(_cell, cells))
     return out.getvalue()
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else clean(str(value))
+    if value is None:
+        return ""
+    text = clean(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
