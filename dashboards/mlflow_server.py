@@ -16,7 +16,7 @@ from typing import Any
 
 from profiles.errors import InputError
 
-START_S = 180.0  # MLflow's first start on a busy machine
+START_S = 300.0  # MLflow's first start on a busy machine
 ENDS_S = 10.0
 SERVER = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
