@@ -35,8 +35,8 @@ class Trouble(Exception):
 class Stop:
     """Signals that end the program: the first one does so, as KeyboardInterrupt, while `listening`.
 
-    Before that it is kept until then, so that no server is started and forgotten; later ones do not
-    interrupt what ends the server. What the caller of the program ignores stays ignored.
+    Before that it is kept until then, so that no server is started and forgotten; later ones interrupt
+    neither what ends the server nor the end of the program. What its caller ignores stays ignored.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,8 @@ class Stop:
 
     def __exit__(self, *_: object) -> None:
         for one, handler in self._before.items():
-            signal.signal(one, handler)
+            # The interpreter's end gives a handler of its own up, but not what is ignored.
+            signal.signal(one, signal.SIG_IGN if self._asked else handler)
 
     def _ask(self, *_: object) -> None:
         first, self._asked = not self._asked, True

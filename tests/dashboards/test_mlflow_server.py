@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dashboards.mlflow_server import Stop, running
+from dashboards.mlflow_server import STOPS, Stop, running
 from orchestrator.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +42,15 @@ try:
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A program that was stopped hears no more signals; the one that tests it does."""
+    before = {one: signal.getsignal(one) for one in STOPS}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 @pytest.fixture
@@ -112,7 +121,6 @@ def test_a_signal_before_the_server_is_up_is_kept(
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    before = [signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)]
     with (
         (mlflow / "log").open("wb") as log,
         pytest.raises(KeyboardInterrupt),
@@ -121,7 +129,14 @@ def test_a_signal_before_the_server_is_up_is_kept(
     ):
         raise AssertionError("it goes on")
     assert started[0].returncode is not None
-    assert [signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGTERM)] == before
+    os.kill(os.getpid(), signal.SIGTERM)  # too late to be heard
+
+
+def test_signals_that_did_not_come_are_as_before() -> None:
+    before = [signal.getsignal(one) for one in STOPS]
+    with Stop() as stop, stop.listening():
+        assert [signal.getsignal(one) for one in STOPS] != before
+    assert [signal.getsignal(one) for one in STOPS] == before
 
 
 def test_what_is_ignored_stays_ignored() -> None:
