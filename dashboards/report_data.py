@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dashboards.embed import packed
-from dashboards.sweep_data import RATES, SweepData, distinct, short_names, truth_metrics
+from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
 from dashboards.wording import TITLES, blocks_title, verdict
-from orchestrator.compare import SERIES
+from orchestrator.compare import RATES, SERIES
 from orchestrator.ranking import LATENCY
 from orchestrator.store_truth import truth_label
 from orchestrator.truth import DEFINITIONS

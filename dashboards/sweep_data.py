@@ -13,23 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orchestrator.compare import SERIES
 from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL, ranked_groups, score
 from orchestrator.store import AXIS, RESULTS, TEXTS, SweepStore
 from orchestrator.store_truth import read_truth
-from orchestrator.stored import FLAGS, NAMES, NUMBERS, WHOLE, Manifest, StoredPoint, read_table
+from orchestrator.stored import Manifest, StoredPoint
 from orchestrator.truth_data import Truth
 from profiles.errors import MISSING, InputError
 
 FINISHED, NOT_RUN = "finished", "not_run"
-REQUESTS = {
-    **dict.fromkeys(("arrival_ns", "queued_ns", "first_token_ns", "last_token_ns"), NUMBERS),
-    **dict.fromkeys(("prompt_tokens", "requested_output_tokens", "output_tokens"), WHOLE),
-    "finished": FLAGS,
-    "request_id": NAMES,
-}
-RATES = ("prompt_throughput", "generation_throughput")
-TIMESERIES = dict.fromkeys(("t_s", *SERIES, *RATES), NUMBERS)
 # What a metric of a truth is called; an error is measured against zero.
 OF_TRUTH = {"kv/blocks": "num_gpu_blocks", "makespan_ms": "makespan_ms"}
 
@@ -149,11 +140,8 @@ class SweepData:
     def tables(self, row: int) -> tuple[pa.Table, pa.Table] | None:
         """Requests and timeseries of a point, or of the one it equals; None if not kept."""
         point_id = self.texts["equals"][row] or self.texts["point_id"][row]
-        own = self.folder / "points" / str(point_id)
-        paths = own / "requests.parquet", own / "timeseries.parquet"
-        if not all(path.is_file() for path in paths):
-            return None
-        return read_table(paths[0], REQUESTS), read_table(paths[1], TIMESERIES)
+        found = SweepStore(self.folder).read_point(str(point_id))
+        return (found["requests"], found["timeseries"]) if found else None
 
 
 def truth_metrics(truth: Truth) -> dict[str, float]:

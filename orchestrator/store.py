@@ -25,8 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from orchestrator.compare import RATES, SERIES
 from orchestrator.expand import SweepPoint
 from orchestrator.stored import (
+    FLAGS,
     NAMES,
     NUMBERS,
     TEXT,
@@ -42,7 +44,16 @@ from profiles.errors import InputError
 from profiles.whole import write_whole
 
 LOCK = ".lock"
-TABLES = ("requests", "timeseries")  # of a point that is kept
+# Of a point that is kept; the columns that those who show it need.
+TABLES = {
+    "requests": {
+        "request_id": NAMES,
+        **dict.fromkeys(("arrival_ns", "queued_ns", "first_token_ns", "last_token_ns"), NUMBERS),
+        **dict.fromkeys(("prompt_tokens", "requested_output_tokens", "output_tokens"), WHOLE),
+        "finished": FLAGS,
+    },
+    "timeseries": dict.fromkeys(("t_s", *SERIES, *RATES), NUMBERS),
+}
 TEXTS = ("point_id", "run_id", "name", "status", "equals", "reason", "notes")
 AXIS = "axes/"
 RESULTS = {"index": WHOLE} | {
@@ -122,21 +133,19 @@ class SweepStore:
         folder = self.folder / "points" / point_id
         return {name: folder / f"{name}.parquet" for name in TABLES}
 
+    def read_point(self, point_id: str) -> dict[str, pa.Table] | None:
+        """The tables of a point, None if not kept. Raises InputError."""
+        paths = self.point_paths(point_id)
+        if not all(path.is_file() for path in paths.values()):
+            return None
+        return {name: read_table(paths[name], columns) for name, columns in TABLES.items()}
+
     def write_point(self, point_id: str, tables: dict[str, pa.Table]) -> None:
         paths = self.point_paths(point_id)
         for name, table in tables.items():
             paths[name].parent.mkdir(parents=True, exist_ok=True)
             write = partial(pq.write_table, table, compression="zstd")
             write_whole(paths[name], write)
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether a file is there and can be read to its end."""
-    try:
-        pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
 
 
 def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
