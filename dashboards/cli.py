@@ -65,10 +65,10 @@ def report(
     "--rows", type=click.IntRange(1), default=5, show_default=True, help="Best and worst."
 )
 @click.option("--metric", help="Of the heat map; default what ranks the points.")
-@click.option("--json", "form", flag_value="json", help="Everything, as JSON.")
-@click.option("--csv", "form", flag_value="csv", help="A row a point, best first, as CSV.")
+@click.option("--json", is_flag=True, help="Everything, as JSON.")
+@click.option("--csv", is_flag=True, help="A row a point, best first, as CSV.")
 @reports_errors
-def show(sweep: Path, sweeps: Path, rows: int, metric: str | None, form: str | None) -> None:
+def show(sweep: Path, sweeps: Path, rows: int, metric: str | None, json: bool, csv: bool) -> None:
     """Show what a sweep found in the terminal: best and worst points, a heat map, the truth.
 
     SWEEP is a sweep's file or folder.
@@ -76,10 +76,12 @@ def show(sweep: Path, sweeps: Path, rows: int, metric: str | None, form: str | N
     from dashboards.sweep_data import find_sweep, read_sweep
     from dashboards.terminal import as_csv, as_json, as_text
 
+    if json and csv:
+        raise click.UsageError("--json or --csv, not both")
     data = read_sweep(find_sweep(sweep, sweeps))
-    if form == "json":
+    if json:
         click.echo(as_json(data))
-    elif form == "csv":
+    elif csv:
         click.echo(as_csv(data), nl=False)
     else:
         click.echo(as_text(data, rows, metric))

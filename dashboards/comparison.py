@@ -16,6 +16,7 @@ from typing import Literal
 
 from dashboards.sweep_data import FINISHED, SweepData, read_sweep
 from dashboards.wording import counted, number, title
+from orchestrator.ranking import LATENCY
 from orchestrator.store import SweepStore
 from profiles.errors import InputError
 
@@ -47,9 +48,14 @@ class SweepComparison:
     only_b: list[int]
 
     @property
-    def measure(self) -> str:
-        """The metric both are ranked by, or that of the first."""
-        return self.a.measure
+    def measures(self) -> tuple[str, str]:
+        """What ranks each: they differ where one has a truth and the other none."""
+        return self.a.measure, self.b.measure
+
+    @property
+    def metric(self) -> str:
+        """What both are looked at by: their measure, or what both have."""
+        return self.a.measure if self.a.measure == self.b.measure else LATENCY
 
     def count(self, state: State) -> int:
         return sum(pair.state == state for pair in self.pairs)
@@ -66,10 +72,30 @@ class SweepComparison:
             for rows, side in ((self.only_a, "A"), (self.only_b, "B"))
             if rows
         ]
-        best = [_best(data) for data in (self.a, self.b)]
-        moved = f"; best {title(self.measure)} {best[0]} in A, {best[1]} in B"
         said = f"of {counted(len(self.pairs), 'point')} in both{ids} {', '.join(told + only)}"
-        return f"{self.name}: {said}{moved}."
+        return f"{self.name}: {'; '.join([said, *self.differences(), self.bests()])}."
+
+    def bests(self) -> str:
+        """The best of each, of one measure or by what each is measured."""
+        a, b = (_best(data) for data in (self.a, self.b))
+        first, second = map(title, self.measures)
+        if first == second:
+            return f"best {first} {a} in A, {b} in B"
+        if not (self.a.ranked and self.b.ranked):
+            return f"best {first} {a} in A" if self.a.ranked else f"best {second} {b} in B"
+        return f"best {first} {a} in A, best {second} {b} in B, which do not compare"
+
+    def differences(self) -> list[str]:
+        """What makes two sweeps hard to compare."""
+        a, b = self.a, self.b
+        found = []
+        if (a.axes or b.axes) and not a.axes.keys() & b.axes.keys():
+            found.append("they have no axis in common, the best of each stands for all")
+        if a.model and b.model and a.model != b.model:
+            found.append(f"A is of the model {a.model}, B of {b.model}")
+        if a.measured and b.measured and a.measured != b.measured:
+            found.append("they are measured against different truths")
+        return found
 
 
 SAID: dict[State, str] = {

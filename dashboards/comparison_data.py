@@ -50,7 +50,8 @@ def _sweep(sweep: SweepComparison) -> dict[str, Any]:
     return {
         "name": sweep.name,
         "sentence": sweep.sentence(),
-        "measure": sweep.measure,
+        "measures": list(sweep.measures),
+        "metric": sweep.metric,
         "axes": list(sweep.axes),
         "sides": [_side(data) for data in (sweep.a, sweep.b)],
         "points": [
@@ -80,8 +81,8 @@ def _side(data: SweepData) -> dict[str, Any]:
     best = [group[0] for group in data.ranked[:3]]
     return {
         "verdict": verdict(data),
-        "servesweep": data.manifest.get("servesweep"),
-        "commit": data.manifest.get("commit"),
+        "servesweep": data.manifest.servesweep,
+        "commit": data.manifest.commit,
         "best": [{"name": data.point_name(r), "metrics": data.metrics_of(r)} for r in best],
     }
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from profiles.errors import MISSING, InputError
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 

@@ -7,19 +7,23 @@ answers at once and never imports it.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dashboards.mlflow_server import (
+    Stop,
+    Trouble,
+    free_port,
+    last_words,
+    reachable,
+    running,
+    wait_until_up,
+)
 from dashboards.mlflow_views import BEST, Run, SweepRuns, compare_page, series_page, views
 from orchestrator.ranking import LATENCY, MEAN_ABS
 from orchestrator.tracking.address import (
@@ -31,26 +35,13 @@ from orchestrator.tracking.address import (
 )
 from profiles.errors import MISSING, InputError
 
-START_S = 180.0  # MLflow's first start on a busy machine
-ENDS_S = 10.0
 SWEEPS = 10  # the latest, shown and given views
 MAX_POINTS = 200  # looked at for what the sweep varies
-SERVER = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "GIT_PYTHON_REFRESH": "quiet",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # seven more processes, for what no sweep uses
-}
-
 Tell = Callable[[str], object]
 
 
-class Trouble(Exception):
-    """MLflow did not answer, or not as expected."""
-
-
 def serve(out: Path, host: str, port: int, tell: Tell) -> None:
-    """Serve until Ctrl-C or SIGTERM. Raises InputError before anything starts.
+    """Serve until Ctrl-C, SIGTERM or SIGHUP. Raises InputError before anything starts.
 
     Where MLFLOW_TRACKING_URI names a server, that one gets the views and nothing is started.
     """
@@ -67,85 +58,22 @@ def serve(out: Path, host: str, port: int, tell: Tell) -> None:
         raise InputError(out, path.name, MISSING, expected)
     if not mlflow_installed():
         raise InputError("dashboard", "mlflow", MISSING, "MLflow to be installed")
-    port = _free_port(host, port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryFile() as log, _running(address, host, port, log) as server:
+    port = free_port(host, port)
+    with Stop() as stop, tempfile.TemporaryFile() as log:
         try:
-            local = f"http://{_reachable(host)}:{port}"
-            tell(f"starting MLflow on {path} ...")
-            _wait(server, local, log)
-            _tell_views(Api(local), local, tell)
-            tell("Ctrl-C ends it")
-            server.wait()
-            raise Trouble(f"MLflow ended by itself: {_last_words(log)}")
+            with running(address, host, port, log, stop) as server:
+                local = f"http://{reachable(host)}:{port}"
+                tell(f"starting MLflow on {path} ...")
+                wait_until_up(server, local, log)
+                _tell_views(Api(local), local, tell)
+                tell("Ctrl-C ends it")
+                server.wait()
+                raise Trouble(f"MLflow ended by itself: {last_words(log)}")
         except KeyboardInterrupt:
-            tell("stopped")
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                tell("stopped")
         except Trouble as error:
             raise InputError("dashboard", "mlflow", str(error), "a server that runs") from None
-
-
-def _free_port(host: str, port: int) -> int:
-    """The port, or a free one for 0."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except socket.gaierror as error:
-            expected = f"an address of this machine ({error.strerror})"
-            raise InputError("dashboard", "--host", host, expected) from None
-        except OSError as error:
-            expected = (
-                f"an address and port that are free ({error.strerror}); --port chooses another"
-            )
-            raise InputError("dashboard", "--port", f"{host}:{port}", expected) from None
-        free: int = probe.getsockname()[1]
-        return free
-
-
-def _reachable(host: str) -> str:
-    local = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    return f"[{local}]" if ":" in local and not local.startswith("[") else local
-
-
-@contextlib.contextmanager
-def _running(address: str, host: str, port: int, log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """MLflow's server, in a group of its own that is ended as a whole."""
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", address]
-    command += ["--host", host, "--port", str(port), "--workers", "1"]
-    server = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env={**os.environ, **SERVER},
-        start_new_session=True,
-    )
-    try:
-        yield server
-    finally:
-        for signal_ in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal_)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(ENDS_S)
-
-
-def _wait(server: subprocess.Popen[bytes], local: str, log: Any) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise Trouble(f"MLflow did not start: {_last_words(log)}")
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{local}/health", timeout=5):
-            return
-        time.sleep(0.2)
-    raise Trouble(f"MLflow did not answer for {START_S:g} s: {_last_words(log)}")
-
-
-def _last_words(log: Any) -> str:
-    log.seek(0)
-    lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
 
 
 class Api:
@@ -155,17 +83,19 @@ class Api:
         self._base = f"{address}/api/2.0/mlflow"
 
     def _post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{self._base}/{path}",
-            data=json.dumps(content).encode(),
-            headers={"Content-Type": "application/json"},
-        )
         try:
+            request = urllib.request.Request(
+                f"{self._base}/{path}",
+                data=json.dumps(content).encode(),
+                headers={"Content-Type": "application/json"},
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
-                found: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError) as error:
+                found: Any = json.load(answer)
+        except (OSError, ValueError, http.client.HTTPException) as error:
             detail = error.read().decode(errors="replace") if hasattr(error, "read") else ""
             raise Trouble(f"{path}: {error} {detail}"[:300].strip()) from None
+        if not isinstance(found, dict):
+            raise Trouble(f"{path}: an answer that is no object")
         return found
 
     def sweeps(self) -> list[SweepRuns]:
@@ -238,7 +168,10 @@ def _run(run: dict[str, Any]) -> Run:
 def _tell_views(api: Api, address: str, tell: Tell) -> None:
     """Write the views of the latest sweeps and say where they are."""
     try:
-        sweeps = api.sweeps()
+        try:
+            sweeps = api.sweeps()
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise Trouble(f"an answer of another form, {type(error).__name__}: {error}") from None
         tell(f"MLflow: {address}")
         if not sweeps:
             tell("no sweep was tracked here; `servesweep run` or `track` writes one")

@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 
 from dashboards.embed import packed
 from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
-from dashboards.wording import TITLES, verdict
-from orchestrator.compare import SERIES
+from dashboards.wording import TITLES, blocks_title, verdict
+from orchestrator.compare import RATES, SERIES
 from orchestrator.ranking import LATENCY
 from orchestrator.store_truth import truth_label
 from orchestrator.truth import DEFINITIONS
-from orchestrator.truth_data import HEADLINE, Truth
+from orchestrator.truth_data import HEADLINE, Truth, TruthRequests
 from orchestrator.truth_matching import match_requests, simulated_requests
 
 DETAIL_BYTES = 6_000_000  # of base64; the plotting library takes 4.8 MB of a file of 15 MB at most
 MAX_CURVE = 1000  # steps of a distribution
 MAX_REQUESTS = 1500  # shown one by one
 MAX_SECONDS = 2000  # of a series
-RATES = ("prompt_throughput", "generation_throughput")
 COLUMNS = (
     *("ttft_ms/mean", "ttft_ms/p99", "tpot_ms/mean", "tpot_ms/p99", "latency_ms/mean"),
     *("latency_ms/p99", "throughput/output_tokens_per_s", "kv/preemptions"),
@@ -37,19 +36,19 @@ COLUMNS = (
 def report_data(data: SweepData) -> dict[str, Any]:
     """Everything on the page."""
     notes = distinct([note for note in data.texts["notes"] if note])
-    sweep = data.manifest.get("sweep", {})
     short = short_names(list(data.axes))
     details, left_out = _details(data)
     return {
         "kind": "sweep",
         "name": data.name,
         "verdict": verdict(data),
-        "servesweep": data.manifest.get("servesweep"),
-        "commit": data.manifest.get("commit"),
-        "model": _model_name(sweep),
+        "servesweep": data.manifest.servesweep,
+        "commit": data.manifest.commit,
+        "model": data.model,
         "counts": data.counts(),
         "measure": data.measure,
         "nearest": data.measure != LATENCY,
+        "blocks_title": blocks_title(data),
         "titles": {name: TITLES[name] for name in TITLES if name in data.metrics},
         "columns": [n for n in (data.measure, *COLUMNS) if n in data.metrics],
         "axes": [_axis(name, short[name], values) for name, values in data.axes.items()],
@@ -103,12 +102,6 @@ def _given(values: list[str | None]) -> list[int]:
     return [row for row, value in enumerate(values) if value is not None]
 
 
-def _model_name(sweep: Any) -> str | None:
-    model = (sweep.get("base") or {}).get("model")
-    name = model.get("name") if isinstance(model, dict) else model
-    return name if isinstance(name, str) else None
-
-
 def _truth_of(data: SweepData) -> list[str | None] | str | None:
     """One key for all, where it is the same."""
     keys = [key if key in data.truths else None for key in data.truth_of]
@@ -130,14 +123,17 @@ def _truth(truth: Truth) -> dict[str, Any]:
         rows = sample(len(requests))
         shown["requests"] = {
             "of": len(requests),
-            "id": [
-                requests.ids[int(r)].as_py() if requests.ids is not None else str(r) for r in rows
-            ],
+            "id": [_request_id(requests, int(r)) for r in rows],
             "prompt": packed(requests.num_prompt_tokens[rows], "i4"),
             "output": packed(requests.num_output_tokens[rows], "i4"),
             **{name: packed(getattr(requests, name)[rows], "f4") for name in HEADLINE},
         }
     return shown
+
+
+def _request_id(requests: TruthRequests, row: int) -> str:
+    given = None if requests.ids is None else requests.ids[row].as_py()
+    return str(row) if given is None else given
 
 
 def sample(count: int) -> NDArray[np.int64]:

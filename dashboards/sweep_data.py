@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL, ranked_groups, score
-from orchestrator.store import TEXTS, SweepStore
+from orchestrator.store import AXIS, RESULTS, TEXTS, SweepStore
 from orchestrator.store_truth import read_truth
+from orchestrator.stored import Manifest, StoredPoint
 from orchestrator.truth_data import Truth
 from profiles.errors import MISSING, InputError
 
 FINISHED, NOT_RUN = "finished", "not_run"
-AXIS = "axes/"
 # What a metric of a truth is called; an error is measured against zero.
 OF_TRUTH = {"kv/blocks": "num_gpu_blocks", "makespan_ms": "makespan_ms"}
 
@@ -34,7 +33,7 @@ class SweepData:
 
     folder: Path
     name: str
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     texts: Mapping[str, list[str | None]]
     axes: Mapping[str, list[Any]]
     metrics: Mapping[str, NDArray[np.float64]]
@@ -47,6 +46,18 @@ class SweepData:
 
     def point_name(self, row: int) -> str:
         return self.texts["name"][row] or "point"
+
+    @property
+    def model(self) -> str | None:
+        """What the base of the sweep calls its model."""
+        model = self.manifest.sweep.base.get("model")
+        name = model.get("name") if isinstance(model, dict) else model
+        return name if isinstance(name, str) else None
+
+    @property
+    def measured(self) -> set[str]:
+        """Keys of the truths of its points."""
+        return {key for key in self.truth_of if key is not None and key in self.truths}
 
     @cached_property
     def measure(self) -> str:
@@ -129,11 +140,8 @@ class SweepData:
     def tables(self, row: int) -> tuple[pa.Table, pa.Table] | None:
         """Requests and timeseries of a point, or of the one it equals; None if not kept."""
         point_id = self.texts["equals"][row] or self.texts["point_id"][row]
-        own = self.folder / "points" / str(point_id)
-        paths = own / "requests.parquet", own / "timeseries.parquet"
-        if not all(path.is_file() for path in paths):
-            return None
-        return _table(paths[0]), _table(paths[1])
+        found = SweepStore(self.folder).read_point(str(point_id))
+        return (found["requests"], found["timeseries"]) if found else None
 
 
 def truth_metrics(truth: Truth) -> dict[str, float]:
@@ -155,43 +163,43 @@ def read_sweep(folder: Path) -> SweepData:
     if not store.results_path.is_file():
         expected = "the results of a sweep; `servesweep run SWEEP.yaml` makes them"
         raise InputError(folder, store.results_path.name, MISSING, expected)
-    table = _table(store.results_path)
-    missing = [name for name in ("index", *TEXTS) if name not in table.column_names]
-    if missing:
-        raise InputError(store.results_path, missing[0], MISSING, "a column of a sweep's results")
-    table = table.sort_by("index")
-    manifest: dict[str, Any] = store.read_manifest() or {}
-    told: dict[str, dict[str, Any]] = {
-        str(point.get("point_id")): point for point in manifest.get("points", ())
-    }
-    points = [told.get(str(i), {}) for i in table["point_id"].to_pylist()]
-    truth_of = [point.get("truth") for point in points]
-    truths = {key: read_truth(folder, key) for key in dict.fromkeys(truth_of) if key is not None}
-    columns = [n for n in table.column_names if n != "index" and n not in TEXTS]
-    metrics = {
-        name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float64)
-        for name in columns
-        if not name.startswith(AXIS)
-    }
-    blocks = [point.get("num_gpu_blocks") for point in points]
+    table, manifest = store.read_results(), store.read_manifest()
+    points = _points(table, manifest, store)
+    truth_of = [point.truth for point in points]
+    columns = [n for n in table.column_names if n not in RESULTS and not n.startswith(AXIS)]
     return SweepData(
         folder=folder,
-        name=str(manifest.get("sweep", {}).get("name", folder.name)),
+        name=manifest.sweep.name,
         manifest=manifest,
         texts={name: table[name].to_pylist() for name in TEXTS},
         axes=_axes(table, manifest),
-        metrics=metrics,
-        blocks=blocks,
+        metrics={
+            name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float64)
+            for name in columns
+        },
+        blocks=[point.num_gpu_blocks for point in points],
         truth_of=truth_of,
-        truths={key: truth for key, truth in truths.items() if truth is not None},
+        truths={key: read_truth(folder, key) for key in dict.fromkeys(truth_of) if key is not None},
     )
 
 
-def _axes(table: pa.Table, manifest: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _points(table: pa.Table, manifest: Manifest, store: SweepStore) -> list[StoredPoint]:
+    """What the manifest says of every row. Raises InputError if it is that of another sweep."""
+    by_id = {point.point_id: point for point in manifest.points}
+    by_place = {(point.index, point.point_id): point for point in manifest.points}
+    places = list(zip(table["index"].to_pylist(), table["point_id"].to_pylist(), strict=True))
+    unknown = [point_id for _, point_id in places if point_id not in by_id]
+    if unknown:
+        found = f"not {unknown[0]}, which is one of {len(unknown)} in {store.results_path.name}"
+        expected = "the points of the results; `servesweep run` writes both"
+        raise InputError(store.manifest_path, "points", found, expected)
+    return [by_place.get(place) or by_id[place[1]] for place in places]
+
+
+def _axes(table: pa.Table, manifest: Manifest) -> dict[str, list[Any]]:
     """In the order of the sweep file, which the manifest's points tell."""
     names = [name.removeprefix(AXIS) for name in table.column_names if name.startswith(AXIS)]
-    points: Sequence[dict[str, Any]] = manifest.get("points", ())
-    first = points[0].get("axes", {}) if points else {}
+    first = manifest.points[0].axes if manifest.points else {}
     order = [name for name in first if name in names]
     order += [name for name in names if name not in order]
     return {name: table[f"{AXIS}{name}"].to_pylist() for name in order}
@@ -225,10 +233,3 @@ def find_sweep(given: Path, sweeps: Path) -> Path:
     from orchestrator.sweep import load_sweep
 
     return sweeps / load_sweep(given).name
-
-
-def _table(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(path, "file", str(error), "a readable Parquet file") from None

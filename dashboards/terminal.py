@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from dashboards.sweep_data import SweepData, distinct, short_names, truth_metrics
-from dashboards.wording import number, title, verdict
+from dashboards.wording import blocks_title, number, title, verdict
+from orchestrator.shortened import cut, told_apart
+from orchestrator.store import AXIS, TEXTS
 from orchestrator.store_truth import truth_label
 from profiles.errors import InputError
 
@@ -22,6 +24,7 @@ SHOWN = (
     *("ttft_ms/mean", "ttft_ms/p99", "tpot_ms/mean", "latency_ms/mean"),
     "throughput/output_tokens_per_s",
 )
+FORMULA = ("=", "+", "-", "@")  # how one begins
 CELL = 8
 MAX_TEXT = 24
 MOST_TRUTHS = 4  # told; where points have truths of their own, errors say it
@@ -56,14 +59,15 @@ def _width() -> int:
 def _table(data: SweepData, rows: int) -> list[str]:
     short = short_names(list(data.axes))
     axes = data.leading_axes
+    values = {a: told_apart([shown(v) for v in data.axes[a]], MAX_TEXT) for a in axes}
     metrics = [m for m in dict.fromkeys((data.measure, *SHOWN)) if m in data.metrics]
-    lines = [["", "rank", *(short[a] for a in axes), "KV blocks", *map(title, metrics)]]
+    lines = [["", "rank", *(short[a] for a in axes), blocks_title(data), *map(title, metrics)]]
     few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
     for truth in few.values():
         measured = truth_metrics(truth)
-        values = [number(measured.get(m)) if m in measured else "" for m in metrics]
+        told = [number(measured.get(m)) if m in measured else "" for m in metrics]
         blocks = "" if truth.num_gpu_blocks is None else str(truth.num_gpu_blocks)
-        lines.append([f"truth {truth_label(truth)}", "", *[""] * len(axes), blocks, *values])
+        lines.append([f"truth {truth_label(truth)}", "", *[""] * len(axes), blocks, *told])
     groups = data.ranked
     worst = groups[max(rows, len(groups) - rows) :]
     for said, some, first in (
@@ -79,7 +83,7 @@ def _table(data: SweepData, rows: int) -> list[str]:
                 [
                     (said if place == 0 else "") + more,
                     str(first + place),
-                    *(shown(data.axes[axis][row]) for axis in axes),
+                    *(values[axis][row] for axis in axes),
                     "-" if has is None else str(has),
                     *(number(own.get(metric)) for metric in metrics),
                 ]
@@ -123,7 +127,8 @@ def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
     if not axes:
         return []
     across, down = axes[0], axes[1] if len(axes) > 1 else None
-    names = [shown(value, 12) for value in (values[down] if down else [""])]
+    names = told_apart([shown(value) for value in values[down]], 12) if down else [""]
+    heads = told_apart([shown(value) for value in values[across]], CELL)
     margin = max(map(len, names)) + 1
     columns = _parts(len(values[across]), max(2, (width - margin) // (CELL + 1)))
     lines = _parts(len(names), MAX_LINES)
@@ -146,9 +151,7 @@ def _heat_map(data: SweepData, metric: str, width: int) -> list[str]:
     )
     if len(columns) < len(values[across]) or len(lines) < len(names):
         said += "; neighbouring values share a cell"
-    head = " " * margin + "".join(
-        shown(values[across][part.start], CELL).rjust(CELL + 1) for part in columns
-    )
+    head = " " * margin + "".join(heads[part.start].rjust(CELL + 1) for part in columns)
     body = []
     for i, part in enumerate(lines):
         texts = ["-" if math.isnan(v) else _three(v) for v in cells[i]]
@@ -172,19 +175,19 @@ def _three(value: float) -> str:
     return f"{value:.0f}" if "e" in text and abs(value) < 1e6 else text
 
 
-def shown(value: Any, limit: int = MAX_TEXT) -> str:
-    """A value of an axis, in short."""
+def shown(value: Any) -> str:
+    """A value of an axis."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return clean(f"{value:.6g}" if isinstance(value, float) else str(value), limit)
+    return clean(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def clean(text: str, limit: int | None = None) -> str:
     """Nothing in it moves the cursor or changes the terminal."""
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return safe if limit is None or len(safe) <= limit else safe[: limit - 1] + "…"
+    return safe if limit is None else cut(safe, limit)
 
 
 def as_json(data: SweepData) -> str:
@@ -224,7 +227,7 @@ def _point(data: SweepData, row: int, rank: int | None) -> dict[str, Any]:
         "index": row,
         **{
             name: data.texts[name][row]
-            for name in ("point_id", "name", "status", "equals", "reason")
+            for name in ("point_id", "run_id", "name", "status", "equals", "reason")
         },
         "num_gpu_blocks": data.blocks[row],
         "axes": {axis: values[row] for axis, values in data.axes.items()},
@@ -234,23 +237,28 @@ def _point(data: SweepData, row: int, rank: int | None) -> dict[str, Any]:
 
 
 def as_csv(data: SweepData) -> str:
-    """A line a point, best first; columns as in results.parquet."""
-    metrics, texts = sorted(data.metrics), ("point_id", "name", "status", "equals", "reason")
+    """A line a point, best first: rank, the columns of results.parquet, and num_gpu_blocks.
+
+    No text is a formula for a spreadsheet: one that would be gets an apostrophe before it.
+    """
+    metrics = sorted(data.metrics)
+    head = ["rank", "index", *TEXTS, "num_gpu_blocks", *(f"{AXIS}{a}" for a in data.axes), *metrics]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["rank", *texts, "num_gpu_blocks", *(f"axes/{a}" for a in data.axes), *metrics])
+    writer.writerow(map(_cell, head))
     for row, rank in ranked_rows(data):
         own = data.metrics_of(row)
-        writer.writerow(
-            [
-                *(_cell(value) for value in (rank, *(data.texts[name][row] for name in texts))),
-                _cell(data.blocks[row]),
-                *(_cell(values[row]) for values in data.axes.values()),
-                *(_cell(own.get(name)) for name in metrics),
-            ]
-        )
+        cells = [
+            *(rank, row, *(data.texts[name][row] for name in TEXTS), data.blocks[row]),
+            *(values[row] for values in data.axes.values()),
+            *(own.get(name) for name in metrics),
+        ]
+        writer.writerow(map(_cell, cells))
     return out.getvalue()
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else clean(str(value))
+    if value is None:
+        return ""
+    text = clean(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text

@@ -11,6 +11,9 @@ first of these that holds of the step:
 
 InfiniLM's scheduler has other rules; what its admission refuses is not told apart.
 
+A request that runs one token in a batch decodes, as vLLM and its attention kernels count: the last chunk
+of a prompt may be one token too.
+
 From a request's admission until its batch starts the device is busy with the batch before.
 """
 
@@ -27,11 +30,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from profiles.errors import InputError
+from profiles.whole import check_file
 from simulator.config import Point
 from simulator.result import Result
 from simulator.simulation import prepare, run
 
 MAX_LOGGED = 20_000_000  # requests in batches, all steps together; 28 bytes each while simulating
+LAST_S = 9e9  # that 64 bits hold in ns
 QUEUED, PREFILL, DECODE, PREEMPTED = range(4)
 KINDS = ("queued", "prefill", "decode", "preempted")
 REASONS = (
@@ -56,6 +61,11 @@ class Window:
     until_s: float | None = None
     requests: tuple[str, ...] = ()
     max_events: int = 500_000
+
+    def __post_init__(self) -> None:
+        for option, seconds in (("--from-s", self.from_s), ("--until-s", self.until_s)):
+            if seconds is not None and not 0 <= seconds <= LAST_S:
+                raise InputError("trace", option, seconds, f"seconds from 0 to {LAST_S:g}")
 
     @property
     def from_ns(self) -> int:
@@ -177,12 +187,11 @@ def take_apart(point: Point, result: Result) -> Trace:
     preempted_step, preempted_request = _flat(table, "preempted", ids)
     finished_step, finished_request = _flat(table, "finished", ids)
     arrival, queued = (_times(requests, name) for name in ("arrival_ns", "queued_ns"))
-    prompts = requests["prompt_tokens"].to_numpy().astype(np.int64)
-    entries = entry_step, entry_request, flat["scheduled_tokens"], flat["computed_tokens"]
+    entries = entry_step, entry_request, flat["scheduled_tokens"]
     end_ns = int(steps["update_ns"].max(initial=0))
     stages = point.engine.pipeline_parallel_size
     preempted = preempted_step, preempted_request
-    spans = _spans(steps, entries, preempted, queued, prompts, end_ns, stages)
+    spans = _spans(steps, entries, preempted, queued, end_ns, stages)
     return Trace(
         point=point,
         result=result,
@@ -238,16 +247,15 @@ def _reasons(steps: dict[str, Ints], point: Point) -> Ints:
 
 def _spans(
     steps: dict[str, Ints],
-    entries: tuple[Ints, Ints, Ints, Ints],
+    entries: tuple[Ints, Ints, Ints],
     preempted: tuple[Ints, Ints],
     queued_ns: Ints,
-    prompts: Ints,
     end_ns: int,
     stages: int,
 ) -> Spans:
     order = np.lexsort((entries[0], entries[1]))  # by request, then step
-    step, request, tokens, computed = (values[order] for values in entries)
-    kind = np.where((tokens == 1) & (computed >= prompts[request]), DECODE, PREFILL)
+    step, request, tokens = (values[order] for values in entries)
+    kind = np.where(tokens == 1, DECODE, PREFILL)
     # Decodes in consecutive steps are one span; every chunk of a prompt is its own. In a pipeline a
     # request decodes in every step of its turn.
     new = np.ones(len(step), bool)
@@ -349,14 +357,17 @@ def trace_point(point: Point, window: Window, out: Path, source: str | Path) -> 
     from dashboards.trace_page import page_data, write_picture, write_trace_page
     from orchestrator.cli import overview
 
+    paths = [out / name for name in ("trace.json", "trace.html", "trace.png")]
+    for path in paths:
+        check_file(path)
     trace = simulate_trace(point, source)
     found = events(trace, window, source)
     yield overview(trace.result.summary)
     yield from longest_waits(trace, in_window(trace, window, source))
     written = [
-        write_events(found, out / "trace.json"),
-        write_trace_page(page_data(trace, window, source), out / "trace.html"),
-        write_picture(trace, window, out / "trace.png"),
+        write_events(found, paths[0]),
+        write_trace_page(page_data(trace, window, source), paths[1]),
+        write_picture(trace, window, paths[2]),
     ]
     yield "wrote " + " ".join(map(str, written))
 

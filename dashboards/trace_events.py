@@ -22,7 +22,7 @@ from dashboards.trace import (
     steps_in,
 )
 from profiles.errors import InputError
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 ENGINE, REQUESTS = 1, 2
 COUNTERS = {"running": "running", "waiting": "waiting", "free KV blocks": "free"}

@@ -132,6 +132,8 @@ def write_picture(trace: Trace, window: Window, path: Path) -> Path:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
+    from orchestrator.plots import save
+
     chosen = steps_in(trace, window)
     steps = {name: trace.steps[name][chosen] for name in COLUMNS}
     seconds = steps["start_ns"] / 1e9
@@ -174,13 +176,11 @@ def write_picture(trace: Trace, window: Window, path: Path) -> Path:
         )
     requests.set(ylabel="request", xlabel="time (s)", ylim=(len(trace.request_ids), -1))
     end = (window.until_ns if window.until_ns is not None else trace.end_ns) / 1e9
-    requests.set_xlim(window.from_s, end)
+    requests.set_xlim(window.from_s, max(end, window.from_s + 1e-9))
     for axis in (queue, blocks, batch, requests):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, color="0.9", linewidth=0.8)
         axis.set_axisbelow(True)
         where = "lower center" if axis is blocks else "upper right"
         axis.legend(loc=where, fontsize=8, ncols=4, framealpha=0.85)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", metadata={"Software": None})
-    return path
+    return save(figure, path)

@@ -20,7 +20,7 @@ TITLES = {
     "tpot_ms/p50": "TPOT p50 (ms)",
     "tpot_ms/p99": "TPOT p99 (ms)",
     "throughput/output_tokens_per_s": "output tokens/s",
-    "kv/blocks": "KV blocks",
+    "kv/blocks": "KV blocks in all",
     "kv/preemptions": "preemptions",
     "prefix_cache/hit_rate": "prefix hit rate",
     "requests/refused": "refused requests",
@@ -40,6 +40,16 @@ def number(value: float | None) -> str:
     if size >= 10_000 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.{max(0, 4 - len(str(int(size))))}f}"
+
+
+def blocks_title(data: SweepData) -> str:
+    """Of the blocks that vLLM counts, which are those of one instance."""
+    in_all = data.metrics.get("kv/blocks", ())
+    several = any(
+        each is not None and math.isfinite(total) and total != each
+        for each, total in zip(data.blocks, in_all, strict=False)
+    )
+    return "KV blocks an instance" if several else "KV blocks"
 
 
 def counted(count: int, what: str) -> str:
@@ -73,10 +83,11 @@ def verdict(data: SweepData) -> str:
         blocks = f", with {data.blocks[best]} KV blocks"
         if truth is not None and truth.num_gpu_blocks is not None:
             blocks += f" (measured: {truth.num_gpu_blocks})"
-    over = counted(round(metrics["num_headline"]), "metric")
+    headline = metrics.get("num_headline")
+    over = "" if headline is None else f" over {counted(round(headline), 'metric')}"
     return (
         f"Of {counted(counts['points'], 'point')} the nearest{measured} is {who}{more}: "
-        f"{value:.2f} % mean absolute difference over {over}{blocks}{tail}."
+        f"{value:.2f} % mean absolute difference{over}{blocks}{tail}."
     )
 
 

@@ -16,21 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from profiles.errors import FieldError, input_error
+from profiles.errors import FieldError, finite_number, input_error
 
 MAX_POINTS = 200_000  # of a sweep, and so of an axis
 
 
-def _finite(value: Any) -> Any:
-    """An int stays one, however large."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FieldError("", value, "a number")
-    if not math.isfinite(value):
-        raise FieldError("", value, "a finite number")
-    return value
-
-
-Number = Annotated[float, PlainValidator(_finite)]
+Number = Annotated[float, PlainValidator(finite_number)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_POINTS)]
 
 

@@ -16,7 +16,7 @@ import click
 
 from orchestrator import cli_profiles
 from orchestrator.cli_astra import astra
-from orchestrator.cli_errors import EXISTING_FILE, FOLDER, fail, reports_errors
+from orchestrator.cli_errors import EXISTING_FILE, FOLDER, OneLine, fail, reports_errors
 from orchestrator.cli_truth import truth
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-class WithDashboards(click.Group):
+class WithDashboards(OneLine):
     """Has the dashboards' commands too, imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -16,10 +16,12 @@ def calibrate_study(
     from orchestrator.calibration.study import load_study
 
     study = load_study(path)
-    from orchestrator.calibration.report import judged_table, write_card
+    from orchestrator.calibration.report import check_writable, judged_table, write_card
     from orchestrator.calibration.session import calibrate
     from orchestrator.terminal import TerminalProgress
 
+    if card is not None:
+        check_writable(card)
     # A scheduler that ends a job sends SIGTERM: it stops the study as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = calibrate(

@@ -7,7 +7,8 @@ stderr.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +17,8 @@ import click
 
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+ASKS_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 has none
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,6 +46,30 @@ def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             fail(str(error), 1)
 
     return wrapped
+
+
+class OneLine(click.Group):
+    """A wrong command line is told as any other mistake: in one line."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _told():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except ASKS_HELP:
+        raise
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "servesweep"
+        message = " ".join(error.format_message().split()).rstrip(".")
+        fail(f"{message}; `{path} --help` tells more", 2)
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -23,7 +23,7 @@ def nightly_suite(
 
     suite = load_suite(path)
     from orchestrator.nightly.report import headline
-    from orchestrator.nightly.session import run_night
+    from orchestrator.nightly.session import REPORT, run_night
     from orchestrator.terminal import TerminalProgress
 
     # A scheduler that ends a job sends SIGTERM: it stops the night as Ctrl-C does.
@@ -40,7 +40,7 @@ def nightly_suite(
         make_progress=TerminalProgress,
         tell=lambda said: click.echo(f"servesweep: {said}", err=True),
     )
-    click.echo((night.folder / "report.md").read_text(encoding="utf-8"))
+    click.echo((night.folder / REPORT).read_text(encoding="utf-8"))
     if night.tracking is not None:
         click.echo(str(night.tracking))
     click.echo(headline(night.judgement, night.cases))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NUM_HEADLINE = len(HEADLINE) * len(STATISTICS)
 # Rates of single seconds are not judged: a step that ends just before or after a tick moves them.
 SERIES = ("running", "waiting", "kv_cache_usage")
+RATES = ("prompt_throughput", "generation_throughput")
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,18 @@ def metrics_of(result: Result) -> dict[str, float]:
     for wave in summary.get("waves", []):
         for statistic, value in (wave["ttft_ms"] or {}).items():
             flat[f"wave{wave['wave']}/ttft_ms/{statistic}"] = value
-    return {name: float(value) for name, value in (flat | _storage(summary)).items()}
+    flat |= _storage(summary) | _kv_transfer(summary)
+    return {name: float(value) for name, value in flat.items()}
+
+
+def _kv_transfer(summary: dict[str, Any]) -> dict[str, float]:
+    """What went from prefill to decode instances; nothing where there are none."""
+    moved = summary.get("kv_transfer", {})
+    flat = {f"kv_transfer/{name}": moved[name] for name in ("transfers", "bytes") if name in moved}
+    for name in ("link", "link_wait", "waiting", "stalled"):
+        if f"{name}_ns" in moved:
+            flat[f"kv_transfer/{name}_ms"] = moved[f"{name}_ns"] / 1e6
+    return flat
 
 
 def _storage(summary: dict[str, Any]) -> dict[str, float]:

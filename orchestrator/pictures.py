@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from orchestrator.expand import SweepPoint
 from orchestrator.plan import Plan
 from orchestrator.ranking import LATENCY, MEAN_ABS, PARTIAL, best_points, measure, score
 from orchestrator.resolve import short
+from orchestrator.store import SweepStore
 from orchestrator.truth_data import Truth
 
 SHOWN = 3
@@ -33,18 +33,19 @@ def draw(plan: Plan, folder: Path) -> list[Path]:
     pictures = folder / "plots"
     pictures.mkdir(exist_ok=True)
     written = []
-    best = [p for p in best_points(plan, SHOWN) if (folder / "points" / p.point_id).is_dir()]
+    store = SweepStore(folder)
+    kept = {p.point_id: store.read_point(p.point_id) for p in best_points(plan, SHOWN)}
+    best = [p for p in best_points(plan, SHOWN) if kept[p.point_id] is not None]
     truth = best[0].truth if best else None
     best = [p for p in best if p.truth_id == (truth.content_id if truth else None)]
     if best:
-        names = {p.point_id: _label(p) for p in best}
-        tables = {name: _tables(folder / "points" / i) for i, name in names.items()}
+        tables = {_label(p): kept[p.point_id] or {} for p in best}
         if truth is None or truth.requests is not None:
-            curves = {name: _latencies(requests) for name, (requests, _) in tables.items()}
+            curves = {name: _latencies(own["requests"]) for name, own in tables.items()}
             measured = _truth_latencies(truth) if truth else None
             written.append(plots.latency_cdfs(pictures / "latency.png", measured, curves))
         if truth is None or truth.series:
-            series = {name: _series(timeseries) for name, (_, timeseries) in tables.items()}
+            series = {name: _series(own["timeseries"]) for name, own in tables.items()}
             path = pictures / "over_time.png"
             recorded = _truth_series(truth) if truth else None
             written.append(plots.over_time(path, recorded, series))
@@ -81,10 +82,6 @@ def _label(point: SweepPoint) -> str:
     """The values of its axes, in the sweep's order: a legend has no room for more."""
     values = (f"{v:.4g}" if isinstance(v, float) else short(v) for v in point.axes.values())
     return ", ".join(values) or "point"
-
-
-def _tables(folder: Path) -> tuple[Any, Any]:
-    return tuple(pq.read_table(folder / f"{name}.parquet") for name in ("requests", "timeseries"))
 
 
 def _latencies(requests: Any) -> dict[str, Any]:

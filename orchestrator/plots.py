@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from orchestrator.shortened import told_apart
+from profiles.whole import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +54,7 @@ def latency_cdfs(
             if len(values) == 0:
                 continue
             share = np.arange(1, len(values) + 1) / len(values)
-            axis.step(values, share, where="post", label=name, **style)
+            axis.step(values, share, where="post", label=plain(name), **style)
             ends.append((values[0], np.quantile(values, 0.5), np.quantile(values, 0.995)))
         if ends:
             low, middle, high = (
@@ -71,7 +76,7 @@ def over_time(
         for name, curves, style in _lines(truth, points):
             if quantity in curves:
                 seconds, values = curves[quantity]
-                axis.plot(np.asarray(seconds), np.asarray(values), label=name, **style)
+                axis.plot(np.asarray(seconds), np.asarray(values), label=plain(name), **style)
         axis.set(ylabel=quantity, ylim=(0, None), xlim=(0, None))
     axes[-1].set_xlabel("time (s)")
     return _write(figure, axes, path)
@@ -112,7 +117,7 @@ def error_heatmap(
     _draw_cells(figure, axis, cells, error_name)
     for i, j in np.argwhere(failed):
         axis.plot(j, i, "x", color="0.35", markersize=7)
-    axis.set(xlabel=x_name, ylabel=y_name)
+    axis.set(xlabel=plain(x_name), ylabel=plain(y_name))
     axis.set_xticks(*_ticks(columns), rotation=0 if len(columns) <= 8 else 60)
     axis.set_yticks(*_ticks(rows))
     if shared:
@@ -217,8 +222,15 @@ def _write(figure: Figure, with_legend: Sequence[Axes], path: Path) -> Path:
             ncols=columns,
             frameon=False,
         )
+    return save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """As PNG, whole, without a word of what matplotlib lacks for it: a name may hold any character."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        write_whole(path, partial(figure.savefig, format="png", metadata={"Software": None}))
     return path
 
 
@@ -232,10 +244,15 @@ def _axis_values(values: Sequence[Any]) -> list[Any]:
 def _ticks(values: Sequence[Any]) -> tuple[list[int], list[str]]:
     every = -(-len(values) // 30)
     at = list(range(0, len(values), every))
-    return at, [
-        f"{v:.6g}" if isinstance(v, (float, np.floating)) else str(v)[:LABEL]
-        for v in map(values.__getitem__, at)
-    ]
+    texts = [f"{v:.6g}" if isinstance(v, (float, np.floating)) else str(v) for v in values]
+    names = told_apart(texts, LABEL)
+    return at, [plain(names[i]) for i in at]
+
+
+def plain(text: str) -> str:
+    """What matplotlib shows as it is: a dollar begins a formula, a name that begins with _ is hidden."""
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _heat_size(columns: int, rows: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.plots import COLOURS, DPI, STYLES
+from orchestrator.plots import COLOURS, DPI, STYLES, plain, save
 from orchestrator.profile_views import Named
 from profiles.bundle import AttentionGrid
 
@@ -23,10 +23,10 @@ def draw(named: Named, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     bundle = named.bundle
-    figure = Figure(figsize=(16, 5), layout="constrained")
+    figure = Figure(figsize=(16, 5), dpi=DPI, layout="constrained")
     layers, decode, prefill = figure.subplots(1, 3)
     for number, (layer, table) in enumerate(bundle.dense.items()):
-        layers.plot(table.keys, table.ns / 1e3, label=layer, **_style(number))
+        layers.plot(table.keys, table.ns / 1e3, label=plain(layer), **_style(number))
     layers.set(xlabel="tokens", ylabel="us", title="one layer")
     grid = bundle.attention
     for number, n_decode in enumerate(_some(grid.n_decode[grid.prefill_chunk == 0])):
@@ -42,10 +42,8 @@ def draw(named: Named, path: Path) -> Path:
         axis.set(xscale="log", yscale="log")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.suptitle(f"{bundle.card} {bundle.model} {bundle.variant} TP {bundle.tp}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI, metadata={"Software": None})
-    return path
+    figure.suptitle(plain(f"{bundle.card} {bundle.model} {bundle.variant} TP {bundle.tp}"))
+    return save(figure, path)
 
 
 def _style(number: int) -> dict[str, Any]:

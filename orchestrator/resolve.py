@@ -13,7 +13,7 @@ from orchestrator.sweep import CARD, SweepFile
 from orchestrator.truth import load_truth
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_data import Truth
-from profiles.errors import InputError, parse_model
+from profiles.errors import NO_SUCH_FIELD, InputError, parse_model
 from simulator.calibration import with_calibration
 from simulator.config import PROFILE_SOURCES, Point, point_from_mapping
 from simulator.simulation import Prepared, prepare
@@ -26,6 +26,13 @@ ALTERNATIVES = {
 
 TRUTH = "truth."  # axes of the truth instead of the point
 HERE = "the point itself"  # stands for the cell until an error has to name it
+
+
+class NotASection(InputError):
+    """What a file has for a whole section of the point is none."""
+
+    def __init__(self, field: str, value: Any, expected: str) -> None:
+        super().__init__(HERE, field, value, expected)
 
 
 class Resolver:
@@ -64,7 +71,8 @@ class Resolver:
         """The card's, or the sweep's, with what axes below `truth` say. Raises InputError."""
         given, place = self._sweep.truth, "truth"
         if CARD in axes and self._sweep.cards[axes[CARD]].get("truth") is not None:
-            given, place = self._sweep.cards[axes[CARD]]["truth"], f"cards.{axes[CARD]}.truth"
+            given = self._sweep.cards[axes[CARD]]["truth"]
+            place = self._sweep.place_of_card(axes[CARD], "truth")
         own = {axis: value for axis, value in axes.items() if axis.startswith(TRUTH)}
         if given is None and not own:
             return None
@@ -77,7 +85,11 @@ class Resolver:
         )
         mapping = {"truth": data}
         for axis, value in own.items():
-            self._assign(mapping, axis, value)
+            try:
+                self._assign(mapping, axis, value)
+            except InputError as error:
+                where = self._sweep.place(axis)
+                raise InputError(self._path, where, error.value, error.expected) from None
         try:
             config = parse_model(TruthConfig, mapping["truth"], self._path)
         except InputError as error:
@@ -106,15 +118,13 @@ class Resolver:
 
     def _assign(self, mapping: dict[str, Any], axis: str, value: Any) -> None:
         *sections, field = axis.split(".")
-        for section in sections:
+        for depth, section in enumerate(sections):
             inner = mapping.get(section)
             if inner is not None and not isinstance(inner, dict):
-                raise InputError(
-                    self._path,
-                    self._sweep.place(axis),
-                    value,
-                    f"{section} to be a section with fields; it is {inner!r}",
-                )
+                if depth == 0:  # whatever the axis, this is one
+                    raise NotASection(section, inner, f"a section with fields, such as {axis}")
+                expected = f"{NO_SUCH_FIELD}: {section} is {inner!r}, not a section with fields"
+                raise InputError(HERE, axis, value, expected)
             mapping[section] = dict(inner or {})
             mapping = mapping[section]
         mapping[field] = value
@@ -122,25 +132,33 @@ class Resolver:
     def _located(self, error: InputError, index: int, axes: dict[str, Any]) -> InputError:
         """The error with the cell, and the field where the sweep file has it."""
         source = f"{self._path}, point {index} ({shown(axes)})" if axes else str(self._path)
+        if isinstance(error, NotASection):
+            return InputError(source, self._below(error.field, axes), error.value, error.expected)
         if error.source == HERE:
-            return InputError(source, self._place(error.field, axes), error.value, error.expected)
+            place, value = self._place(error.field, axes, error)
+            return InputError(source, place, value, error.expected)
         if error.source.startswith(f"{HERE}, "):
             field, _, file = error.source.removeprefix(f"{HERE}, ").partition(": ")
-            source = f"{source}, {self._place(field, axes)}"
+            source = f"{source}, {self._place(field, axes, error)[0]}"
             return InputError(f"{source}: {file}", error.field, error.value, error.expected)
         return InputError(f"{source}: {error.source}", error.field, error.value, error.expected)
 
-    def _place(self, field: str, axes: dict[str, Any]) -> str:
+    def _place(self, field: str, axes: dict[str, Any], error: InputError) -> tuple[str, Any]:
+        """Where the file gives the field, and the wrong value that stands there."""
         for axis in axes:
             if axis == CARD:
                 continue
             if field == axis or field.startswith((f"{axis}.", f"{axis}[")):
-                return self._sweep.place(axis) + field[len(axis) :]
+                return self._sweep.blamed(axis, field[len(axis) :], error)
             if axis.startswith(f"{field}."):
-                return self._sweep.place(axis)
+                return self._sweep.blamed(axis, "", error)
+        return self._below(field, axes), error.value
+
+    def _below(self, field: str, axes: dict[str, Any]) -> str:
+        """Where the file gives a field that is not an axis."""
         section = field.partition(".")[0].partition("[")[0]
         if CARD in axes and section in self._sweep.cards[axes[CARD]]:
-            return f"cards.{axes[CARD]}.{field}"
+            return self._sweep.place_of_card(axes[CARD], field)
         return f"base.{field}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor, Task
 from orchestrator.expand import SweepPoint, expand
@@ -27,14 +27,16 @@ from orchestrator.ranking import (
 )
 from orchestrator.runner import Progress, Runner, TooManyFailures
 from orchestrator.shared import Shared
-from orchestrator.store import TABLES, SweepStore, is_parquet, row_of
+from orchestrator.store import TABLES, SweepStore, row_of
 from orchestrator.store_truth import truth_key, write_truth
+from orchestrator.stored import FORMAT
 from orchestrator.sweep import SweepFile, load_sweep
 from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
 from orchestrator.truth_data import Truth
 from orchestrator.truth_notes import standing_notes
 from orchestrator.worker import Limits
+from profiles.errors import InputError
 from simulator.summary import servesweep_version
 
 KEPT_BEST = 5
@@ -70,6 +72,7 @@ class Session:
 
     def manifest(self) -> dict[str, Any]:
         return {
+            "format": FORMAT,
             "sweep_id": self.sweep_id,
             "servesweep": servesweep_version(),
             "commit": git_commit(),
@@ -172,15 +175,21 @@ class Session:
                     if tables:
                         self.store.write_point(outcome["point_id"], tables)
 
-    def _tables(self, point: SweepPoint) -> Path | None:
+    def _tables(self, point: SweepPoint) -> pa.Table | None:
         """The point's time series, if its tables are there and whole."""
-        paths = self.store.point_paths(point.point_id)
-        return paths["timeseries"] if all(map(is_parquet, paths.values())) else None
+        try:
+            tables = self.store.read_point(point.point_id)
+        except InputError:  # they are made again
+            return None
+        return tables["timeseries"] if tables else None
 
     def _versions(self) -> dict[str, str]:
         """Of what ran, as the manifest tells it, not of what tracks."""
-        manifest = self.store.read_manifest() or self.manifest()
-        tags = {"version": manifest.get("servesweep"), "commit": manifest.get("commit")}
+        try:
+            manifest = self.store.read_manifest()
+            tags = {"version": manifest.servesweep, "commit": manifest.commit}
+        except InputError:  # there is none yet, or it is written anew
+            tags = {"version": servesweep_version(), "commit": git_commit()}
         return {f"servesweep.{name}": str(value) for name, value in tags.items() if value}
 
     def tracker(self) -> Tracker:
@@ -223,8 +232,7 @@ class Session:
             if outcome is None or point.point_id in given:
                 continue
             given.add(point.point_id)
-            path = self._tables(point) if equals is None else None
-            timeseries = pq.read_table(path) if path else None
+            timeseries = self._tables(point) if equals is None else None
             row = row_of(point, outcome, equals)
             tracker.point(tracked_row(point, row, versions, timeseries))
         best = best_points(self.plan, 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import math
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -21,16 +22,43 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from orchestrator.compare import RATES, SERIES
 from orchestrator.expand import SweepPoint
+from orchestrator.stored import (
+    FLAGS,
+    NAMES,
+    NUMBERS,
+    TEXT,
+    VALUES,
+    WHOLE,
+    Manifest,
+    check_columns,
+    read_json,
+    read_table,
+)
 from orchestrator.truth_notes import standing_notes
 from profiles.errors import InputError
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 LOCK = ".lock"
-TABLES = ("requests", "timeseries")  # of a point that is kept
+# Of a point that is kept; the columns that those who show it need.
+TABLES = {
+    "requests": {
+        "request_id": NAMES,
+        **dict.fromkeys(("arrival_ns", "queued_ns", "first_token_ns", "last_token_ns"), NUMBERS),
+        **dict.fromkeys(("prompt_tokens", "requested_output_tokens", "output_tokens"), WHOLE),
+        "finished": FLAGS,
+    },
+    "timeseries": dict.fromkeys(("t_s", *SERIES, *RATES), NUMBERS),
+}
 TEXTS = ("point_id", "run_id", "name", "status", "equals", "reason", "notes")
+AXIS = "axes/"
+RESULTS = {"index": WHOLE} | {
+    name: NAMES if name in ("point_id", "status") else TEXT for name in TEXTS
+}
 
 _log = logging.getLogger("servesweep")
 
@@ -79,13 +107,23 @@ class SweepStore:
         text = json.dumps(manifest, indent=1, default=str) + "\n"
         write_whole(self.manifest_path, lambda path: path.write_text(text, encoding="utf-8"))
 
-    def read_manifest(self) -> dict[str, Any] | None:
-        """What `write_manifest` wrote; None if there is none or it is damaged."""
-        try:
-            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return manifest if isinstance(manifest, dict) else None
+    def read_manifest(self) -> Manifest:
+        """What `write_manifest` wrote. Raises InputError."""
+        return read_json(self.manifest_path, Manifest)
+
+    def read_results(self) -> pa.Table:
+        """What `write_results` wrote, in grid order. Raises InputError."""
+        path = self.results_path
+        table = read_table(path, RESULTS)
+        rest = [name for name in table.column_names if name not in RESULTS]
+        kinds = {name: VALUES if name.startswith(AXIS) else NUMBERS for name in rest}
+        check_columns(path, table, kinds)
+        axes = [name for name in rest if name.startswith(AXIS)]
+        for name in axes:
+            numbers = pa.types.is_floating(table.schema.field(name).type)
+            if numbers and pc.any(pc.is_nan(table[name])).as_py():
+                raise InputError(path, f"column {name}", math.nan, "a value of an axis")
+        return table.sort_by("index")
 
     def write_results(self, rows: Sequence[dict[str, Any]]) -> None:
         table = results_table(rows)
@@ -95,21 +133,19 @@ class SweepStore:
         folder = self.folder / "points" / point_id
         return {name: folder / f"{name}.parquet" for name in TABLES}
 
+    def read_point(self, point_id: str) -> dict[str, pa.Table] | None:
+        """The tables of a point, None if not kept. Raises InputError."""
+        paths = self.point_paths(point_id)
+        if not all(path.is_file() for path in paths.values()):
+            return None
+        return {name: read_table(paths[name], columns) for name, columns in TABLES.items()}
+
     def write_point(self, point_id: str, tables: dict[str, pa.Table]) -> None:
         paths = self.point_paths(point_id)
         for name, table in tables.items():
             paths[name].parent.mkdir(parents=True, exist_ok=True)
             write = partial(pq.write_table, table, compression="zstd")
             write_whole(paths[name], write)
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether a file is there and can be read to its end."""
-    try:
-        pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
 
 
 def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -119,7 +155,7 @@ def results_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     columns: dict[str, Any] = {"index": pa.array([row["index"] for row in rows], pa.int64())}
     columns |= {name: pa.array([row.get(name) for row in rows], pa.string()) for name in TEXTS}
     for axis in axes:
-        columns[f"axes/{axis}"] = _axis_column([row["axes"].get(axis) for row in rows])
+        columns[f"{AXIS}{axis}"] = _axis_column([row["axes"].get(axis) for row in rows])
     for name in metrics:
         columns[name] = pa.array([row["metrics"].get(name) for row in rows], pa.float64())
     return pa.table(columns)

@@ -16,14 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orchestrator.stored import (
+    NUMBERS,
+    TEXT,
+    WHOLE,
+    StoredTruth,
+    check_columns,
+    read_json,
+    read_table,
+)
 from orchestrator.truth_data import HEADLINE, Truth, TruthRequests
-from simulator.result import write_whole
+from profiles.bundle import Floats
+from profiles.whole import write_whole
 
 LENGTHS = ("num_prompt_tokens", "num_output_tokens")
-PLAIN = (
-    *("source", "kind", "content_id", "num_requests", "metrics", "makespan_ms", "throughput"),
-    *("num_gpu_blocks", "settings", "start", "single_tokens_in_tpot", "notes"),
-)
+PLAIN = tuple(StoredTruth.model_fields)
 
 
 def truth_key(truth: Truth) -> str:
@@ -52,21 +59,15 @@ def write_truth(folder: Path, truth: Truth) -> None:
     write_whole(own / "truth.json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def read_truth(folder: Path, key: str) -> Truth | None:
-    """What `write_truth` wrote; None if there is none or it is damaged."""
+def read_truth(folder: Path, key: str) -> Truth:
+    """What `write_truth` wrote. Raises InputError."""
     own = folder / "truth" / key
-    try:
-        plain = json.loads((own / "truth.json").read_text(encoding="utf-8"))
-        requests, series = _read(own / "requests.parquet"), _read(own / "series.parquet")
-        return Truth(
-            **plain | {"notes": tuple(plain["notes"])},
-            requests=_requests(requests) if requests is not None else None,
-            series={name: series[name].to_numpy() for name in series.column_names}
-            if series is not None
-            else {},
-        )
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return None
+    plain = read_json(own / "truth.json", StoredTruth)
+    return Truth(
+        **{name: getattr(plain, name) for name in PLAIN} | {"notes": tuple(plain.notes)},
+        requests=_requests(own / "requests.parquet"),
+        series=_series(own / "series.parquet"),
+    )
 
 
 def _requests_table(requests: TruthRequests) -> pa.Table:
@@ -75,18 +76,28 @@ def _requests_table(requests: TruthRequests) -> pa.Table:
     return pa.table({"request_id": ids} | columns)
 
 
-def _requests(table: pa.Table) -> TruthRequests:
+def _requests(path: Path) -> TruthRequests | None:
+    if not path.is_file():
+        return None
+    columns = dict.fromkeys(LENGTHS, WHOLE) | dict.fromkeys(HEADLINE, NUMBERS)
+    table = read_table(path, {"request_id": TEXT} | columns)
     ids = table["request_id"].combine_chunks()
-    columns = {name: table[name].to_numpy() for name in (*LENGTHS, *HEADLINE)}
-    return TruthRequests(ids=None if len(ids) and ids.null_count == len(ids) else ids, **columns)
+    return TruthRequests(
+        ids=None if len(ids) and ids.null_count == len(ids) else ids,
+        **{name: table[name].to_numpy() for name in columns},
+    )
+
+
+def _series(path: Path) -> dict[str, Floats]:
+    if not path.is_file():
+        return {}
+    table = read_table(path, {"t_s": NUMBERS})
+    check_columns(path, table, dict.fromkeys(table.column_names, NUMBERS))
+    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _write(path: Path, table: pa.Table) -> None:
     write_whole(path, partial(pq.write_table, table, compression="zstd"))
-
-
-def _read(path: Path) -> pa.Table | None:
-    return pq.read_table(path) if path.is_file() else None
 
 
 def _plain(value: Any) -> Any:

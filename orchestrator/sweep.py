@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -86,6 +87,15 @@ class SweepFile(Frozen):
         groups = [f"zipped[{i}].{axis}" for i, group in enumerate(self.zipped) if axis in group]
         return groups[0] if groups else f"axes.{axis}"
 
+    def place_of_card(self, name: str, field: str) -> str:
+        """Where the file gives a field that follows a card."""
+        return f"cards.{name}.{field}"
+
+    def blamed(self, axis: str, below: str, error: InputError) -> tuple[str, Any]:
+        """Where the file gives what is wrong with an axis, or with a field `below` its value, and
+        the wrong value that stands there."""
+        return self.place(axis) + below, error.value
+
     @model_validator(mode="after")
     def _axes_make_sense(self) -> Self:
         known: dict[str, list[Any]] = {}
@@ -135,9 +145,10 @@ class SweepFile(Frozen):
             if not isinstance(follows.get(CARD), dict):
                 expected = "the card itself: its name and memory"
                 raise FieldError(f"cards.{name}.card", follows.get(CARD, MISSING), expected)
+            refuse_null(follows, f"cards.{name}")
             for field, model in (("card", Card), ("truth", TruthConfig)):
                 if follows.get(field) is not None:
-                    _check(model, follows[field], f"cards.{name}.{field}")
+                    check_section(model, follows[field], f"cards.{name}.{field}")
 
     def _check_exclusions(self, known: dict[str, list[Any]]) -> None:
         for i, excluded in enumerate(self.exclude):
@@ -155,13 +166,25 @@ class SweepFile(Frozen):
                     )
 
 
-def _check(model: type[BaseModel], data: Any, field: str) -> None:
+def check_section(model: type[BaseModel], data: Any, field: str) -> None:
     """A section that not every sweep comes to use. Raises FieldError."""
     try:
         parse_model(model, data, field)
     except InputError as error:
         inner = "" if error.field == model.__name__ else f".{error.field}"
         raise FieldError(field + inner, error.value, error.expected) from None
+
+
+def refuse_null(fields: dict[str, Any], where: str) -> None:
+    """A section without fields would take the base's away and leave defaults in its place.
+
+    Raises FieldError.
+    """
+    for field, value in fields.items():
+        given = Point.model_fields.get(field)
+        if value is None and given is not None and NoneType not in get_args(given.annotation):
+            expected = "a value, or the field left out to leave it as the base has it"
+            raise FieldError(f"{where}.{field}", None, expected)
 
 
 def load_sweep(path: Path) -> SweepFile:

@@ -37,7 +37,7 @@ def load_truth(config: TruthConfig, base: Path) -> Truth:
 
 def _whole_truth(config: TruthConfig, base: Path) -> Truth:
     if config.recorded is not None:
-        return recorded_truth(base / config.recorded)
+        return recorded_truth(base / config.recorded, from_queue=config.ttft == "from_queue")
     if config.vllm_bench is not None:
         return vllm_bench_truth(base / config.vllm_bench)
     if config.aiconfigurator is not None:

@@ -109,6 +109,9 @@ class TruthConfig(Frozen):
     aiconfigurator: SiliconRow | None = None
     part: Part | None = None
     """Compare these requests alone."""
+    ttft: Literal["from_arrival", "from_queue"] | None = None
+    """Of `recorded`: TTFT and latency of a result count from its arrival (also None), or those of
+    both sides from when the engine queued the request."""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -116,4 +119,6 @@ class TruthConfig(Frozen):
         given = [name for name in forms if getattr(self, name) is not None]
         if len(given) != 1:
             raise FieldError("", given or None, f"exactly one of {', '.join(forms)}")
+        if self.ttft is not None and self.recorded is None:
+            raise FieldError("ttft", self.ttft, f"nothing, because of {given[0]}")
         return self

@@ -31,7 +31,7 @@ start         simulated: the arrival. recorded: the moment the client sent the r
               where it was recorded; else the moment the engine queued it (queued_ts), because
               arrival_time is on another clock: a step that is running at the arrival delays it,
               so with arrivals from the workload the simulated TTFT holds a wait that the recorded
-              one does not.
+              one does not. With ttft: from_queue both count from the queue.
               vllm_bench: the client sent the request, so network and tokenization are in it.
               percentiles: as declared, from_queue takes the moment at which the simulated engine
               queued the request

@@ -2,7 +2,8 @@
 
 `arrival_time` is on the client's wall clock and everything else on the engine's monotonic clock, so
 TTFT and latency start at `sent_ts` where it was recorded (`servesweep truth record` does), else at
-`queued_ts`.
+`queued_ts`. An engine takes in what came during a step when it has ended, so `queued_ts` hides
+that wait; counted from the queue on both sides, a result leaves it out too.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ SETTINGS = (
 )
 
 
-def recorded_truth(folder: Path) -> Truth:
-    """Raises InputError."""
+def recorded_truth(folder: Path, *, from_queue: bool = False) -> Truth:
+    """`from_queue`: TTFT and latency count from `queued_ts`, and a result's too. Raises InputError."""
     run = load_recorded_run(folder)
-    requests = _requests(run)
+    requests = _requests(run, run.queued_s if from_queue else run.begin_s)
     series, notes = _series(run)
     makespan_s = float(run.last_token_s.max() - run.begin_s.min())
     throughput = {}
@@ -59,7 +60,11 @@ def recorded_truth(folder: Path) -> Truth:
     return Truth(
         source=str(folder),
         kind="recorded",
-        content_id=content_id("recorded", *(read_file(folder / name) for name in FILES)),
+        content_id=content_id(
+            "recorded from queue" if from_queue else "recorded",
+            *(read_file(folder / name) for name in FILES),
+        ),
+        start="queued_ns" if from_queue else "arrival_ns",
         num_requests=len(run),
         metrics={
             name: statistics(getattr(requests, name))
@@ -75,15 +80,15 @@ def recorded_truth(folder: Path) -> Truth:
     )
 
 
-def _requests(run: RecordedRun) -> TruthRequests:
+def _requests(run: RecordedRun, start_s: Floats) -> TruthRequests:
     steps_between = np.maximum(1, run.num_output_tokens - 1)
     return TruthRequests(
         ids=pa.array(run.request_ids, pa.string()),
         num_prompt_tokens=run.num_prompt_tokens,
         num_output_tokens=run.num_output_tokens,
-        ttft_ms=(run.first_token_s - run.begin_s) * 1e3,
+        ttft_ms=(run.first_token_s - start_s) * 1e3,
         tpot_ms=(run.last_token_s - run.first_token_s) / steps_between * 1e3,
-        latency_ms=(run.last_token_s - run.begin_s) * 1e3,
+        latency_ms=(run.last_token_s - start_s) * 1e3,
         start_s=run.begin_s - run.begin_s.min(),
     )
 

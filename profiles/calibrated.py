@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
-from profiles.errors import FieldError, parse_model, read_yaml
+from profiles.errors import FieldError, finite_number, parse_model, read_yaml
 
 SECTIONS = ("card", "engine", "overhead", "profile", "tiers")
 FIELD = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)+")
@@ -30,7 +30,7 @@ class Estimate(Frozen):
     """One parameter: the fields of a point that take its value, and its interval if there is one."""
 
     fields: Annotated[tuple[str, ...], Field(min_length=1)]
-    value: Annotated[int, Field(strict=True)] | Annotated[Number, Field(strict=True)]
+    value: Annotated[int | float, PlainValidator(finite_number)]
     low: Number | None = None
     high: Number | None = None
 
@@ -45,7 +45,11 @@ class Estimate(Frozen):
 
 
 class CalibratedCard(Frozen):
-    """The content of the file. `errors`: run -> part -> metric -> value, in %."""
+    """The content of the file.
+
+    `card` and `model` are those of the first run it was fitted to; `data`: run -> content ids, part,
+    card and model of each. `errors`: run -> part -> metric -> value, in %.
+    """
 
     name: Annotated[str, Field(min_length=1)]
     card: Annotated[str, Field(min_length=1)]
@@ -69,9 +73,26 @@ class CalibratedCard(Frozen):
         return self
 
     @property
+    def others(self) -> tuple[tuple[str, str], ...]:
+        """Further cards it was fitted to, each with its model."""
+        fitted = (
+            (run.get("card", self.card), run.get("model", self.model)) for run in self.data.values()
+        )
+        return tuple(one for one in dict.fromkeys(fitted) if one != (self.card, self.model))
+
+    @property
+    def fitted_to(self) -> str:
+        """Models and cards in words."""
+        pairs = ((self.card, self.model), *self.others)
+        return " and ".join(f"{model} on {card}" for card, model in pairs)
+
+    @property
     def content_id(self) -> str:
-        """Of what it applies: card and values, not of how they were found."""
-        applied = {"card": self.card, "model": self.model, "fields": self.field_values()}
+        """Of what it applies: cards and values, not of how they were found."""
+        applied: dict[str, Any] = {"card": self.card, "model": self.model}
+        applied["fields"] = self.field_values()
+        if self.others:
+            applied["others"] = self.others
         return hashlib.sha256(json.dumps(applied, sort_keys=True).encode()).hexdigest()
 
     def field_values(self) -> dict[str, int | float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 Model = TypeVar("Model", bound=BaseModel)
 
 MAX_BITS = 1024  # of a whole number in a file
+NO_SUCH_FIELD = "no such field"
 
 
 class InputError(ValueError):
@@ -78,7 +80,7 @@ def input_error(error: ValidationError, source: str | Path, model: type[BaseMode
     kind, message = first["type"], first["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         known = ", ".join(sorted(known_fields(model, first["loc"][:-1])))
-        return InputError(source, field, first["input"], f"no such field; known fields: {known}")
+        return InputError(source, field, first["input"], f"{NO_SUCH_FIELD}; known fields: {known}")
     if kind == "missing":
         return InputError(source, field, MISSING, "a value, it is required")
     cause = first.get("ctx", {}).get("error")
@@ -98,6 +100,18 @@ class FieldError(ValueError):
     def __init__(self, field: str, value: Any, expected: str) -> None:
         self.field, self.value, self.expected = field, value, expected
         super().__init__(f"{field}: got {_shown(value)}, expected {expected}")
+
+
+def finite_number(value: Any) -> int | float:
+    """For a field that takes either kind of number: an int stays one, however large.
+
+    Raises FieldError.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FieldError("", value, "a number")
+    if not math.isfinite(value):
+        raise FieldError("", value, "a finite number")
+    return value
 
 
 def dotted(location: Iterable[str | int]) -> str:

@@ -165,23 +165,23 @@ class ModelConfig(BaseModel):
             count += embedding
         if end == self.num_hidden_layers:
             own = first > 0 or not self.tie_word_embeddings
-            count += self._norm_parameters + (embedding if own else 0)
+            count += self.norm_parameters + (embedding if own else 0)
             count += vocabulary if self.lm_head_bias else 0
-        moe_layers = sum(map(self._has_experts, range(first, end)))
-        count += (end - first) * (self._attention_parameters(ranks) + 2 * self._norm_parameters)
+        moe_layers = sum(map(self.has_experts, range(first, end)))
+        count += (end - first) * (self._attention_parameters(ranks) + 2 * self.norm_parameters)
         count += (end - first - moe_layers) * self._mlp_parameters(ranks)
         return count + moe_layers * self._moe_parameters(shard)
 
     @property
     def all_layers_have_experts(self) -> bool:
-        return all(map(self._has_experts, range(self.num_hidden_layers)))
+        return all(map(self.has_experts, range(self.num_hidden_layers)))
 
-    def _has_experts(self, layer: int) -> bool:
+    def has_experts(self, layer: int) -> bool:
         on_step = (layer + 1) % self.decoder_sparse_step == 0
         return self.is_moe and on_step and layer not in self.mlp_only_layers
 
     @property
-    def _norm_parameters(self) -> int:
+    def norm_parameters(self) -> int:
         """Phi MoE's norms are LayerNorm, with a bias; the others' have a scale only."""
         return self.hidden_size * (2 if self.model_type == "phimoe" else 1)
 
@@ -211,9 +211,9 @@ class ModelConfig(BaseModel):
 
     def _moe_parameters(self, shard: Shard) -> int:
         """The router, and the experts."""
-        return self.experts * self.hidden_size + self._expert_parameters(shard)
+        return self.experts * self.hidden_size + self.expert_parameters(shard)
 
-    def _expert_parameters(self, shard: Shard) -> int:
+    def expert_parameters(self, shard: Shard) -> int:
         """Of whole experts, or of a part of each."""
         matrix = self.hidden_size * self.expert_size
         if shard.expert_parallel > 1:
@@ -266,11 +266,11 @@ class ModelConfig(BaseModel):
     def _quantized(self, shard: Shard) -> int:
         ranks = shard.tensor_parallel
         first, end = shard.layers or (0, self.num_hidden_layers)
-        moe_layers = sum(map(self._has_experts, range(first, end)))
+        moe_layers = sum(map(self.has_experts, range(first, end)))
         mlp = 3 * self.hidden_size * (self.intermediate_size // ranks)
         count = (end - first) * self._attention_matrices(ranks)
         count += (end - first - moe_layers) * mlp
-        return count + moe_layers * self._expert_parameters(shard)
+        return count + moe_layers * self.expert_parameters(shard)
 
     def kv_bytes_per_token(
         self, kv_cache_dtype: str = "auto", ranks: int = 1, num_layers: int | None = None

@@ -115,33 +115,34 @@ def expert_block_ns(table: MoeTable, routing: Routing, tokens: Ints) -> Ints:
 
 
 def _look_up(table: MoeTable, tokens: Floats, awake: Floats) -> Floats:
-    """Linear in tokens at each measured number of experts awake, then in the experts awake.
+    """Linear in tokens at each measured number of experts awake, then in these.
 
-    In this order because few tokens are never measured with many experts awake, and experts cost more
-    than tokens. Clamped outside, but for more tokens than measured: from the last two.
+    In this order, because few tokens are not measured with many experts awake, and it is the experts
+    that the time depends on. Clamped outside, but for more tokens than measured: from the last two.
     """
-    measured = np.unique(table.activated_experts)
-    at_measured = []
-    for experts in measured:
-        here = table.activated_experts == experts
-        at_measured.append(_over_tokens(table.tokens[here], table.ns[here], tokens))
-    found = np.stack(at_measured)
-    if len(measured) == 1:
-        only: Floats = found[0]
+    columns = np.unique(table.activated_experts)
+    at_column = np.empty((len(columns), len(tokens)))
+    for row, column in enumerate(columns):
+        here = table.activated_experts == column
+        at_column[row] = _along(tokens, table.tokens[here], table.ns[here])
+    if len(columns) == 1:
+        only: Floats = at_column[0]
         return only
-    low = np.clip(np.searchsorted(measured, awake, side="right") - 1, 0, len(measured) - 2)
-    t = np.clip((awake - measured[low]) / (measured[low + 1] - measured[low]), 0.0, 1.0)
-    each = np.arange(len(awake))
-    below = found[low, each]
-    between: Floats = below + t * (found[low + 1, each] - below)
-    return between
+    low = np.clip(np.searchsorted(columns, awake, side="right") - 1, 0, len(columns) - 2)
+    t = np.clip((awake - columns[low]) / (columns[low + 1] - columns[low]), 0.0, 1.0)
+    each = np.arange(len(tokens))
+    found: Floats = at_column[low, each] + t * (at_column[low + 1, each] - at_column[low, each])
+    return found
 
 
-def _over_tokens(keys: Ints, ns: Ints, tokens: Floats) -> Floats:
-    found: Floats = np.interp(tokens, keys, ns)
-    if len(keys) > 1:
-        slope = (ns[-1] - ns[-2]) / (keys[-1] - keys[-2])
-        found += np.maximum(0.0, tokens - keys[-1]) * slope
+def _along(queries: Floats, keys: Ints, values: Floats) -> Floats:
+    """Linear between samples, the first one below them, from the last two above."""
+    inside: Floats = np.interp(queries, keys, values)
+    if len(keys) == 1:
+        return inside
+    slope = (values[-1] - values[-2]) / (keys[-1] - keys[-2])
+    beyond: Floats = np.maximum(0.0, queries - keys[-1])
+    found: Floats = inside + slope * beyond
     return found
 
 

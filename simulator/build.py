@@ -12,6 +12,7 @@ from simulator.core import state
 from simulator.core.latency import Latency
 from simulator.core.log import INTERVALS_PER_SEAT, events_of_a_step
 from simulator.core.state import Engine
+from simulator.kv_transfer import Handover, KVTransferSettings
 from simulator.prefix import BlockHashes
 from simulator.records import one, records
 from simulator.step_tables import new_outside
@@ -59,6 +60,8 @@ class EngineSettings:
     """Batches end when those of a data-parallel group do."""
     routed: bool = False
     """Requests do not arrive by themselves: a cluster's router hands them over."""
+    kv_transfer: KVTransferSettings | None = None
+    """Of a cluster's prefill or decode instance."""
     stride: bool = True
     """Whether core/stride.py may take its short cut. Results are the same without it."""
 
@@ -67,8 +70,21 @@ class EngineSettings:
         return bool(self.tiers) and self.enable_prefix_caching
 
     @property
+    def connector(self) -> int:
+        """Which of the core's connectors runs. Sending by layer needs none."""
+        if self.kv_transfer is not None:
+            sends = self.kv_transfer.role == state.KV_PRODUCER and self.kv_transfer.by_layer
+            return state.NO_CONNECTOR if sends else state.OFFLOADING
+        return CONNECTORS[self.kv_connector] if self.uses_tiers else state.NO_CONNECTOR
+
+    @property
+    def only_prefills(self) -> bool:
+        """Whether a request is done with its first token, and goes on elsewhere."""
+        return self.kv_transfer is not None and self.kv_transfer.role == state.KV_PRODUCER
+
+    @property
     def offloads(self) -> bool:
-        return self.uses_tiers and CONNECTORS[self.kv_connector] == state.OFFLOADING
+        return self.connector == state.OFFLOADING
 
     @property
     def num_usable_blocks(self) -> int:
@@ -79,9 +95,12 @@ class EngineSettings:
         return self.engine == "infinilm"
 
 
-def end_num_tokens(workload: Workload, max_model_len: int) -> NDArray[np.int64]:
-    """Tokens at which each request is finished: prompt plus output, or max_model_len."""
-    total = workload.num_prompt_tokens.astype(np.int64) + workload.num_output_tokens
+def end_num_tokens(
+    workload: Workload, max_model_len: int, only_prefills: bool = False
+) -> NDArray[np.int64]:
+    """Tokens at which each request is finished: prompt plus output (one), or max_model_len."""
+    output = 1 if only_prefills else workload.num_output_tokens
+    total = workload.num_prompt_tokens.astype(np.int64) + output
     end: NDArray[np.int64] = np.minimum(total, max_model_len)
     return end
 
@@ -106,7 +125,7 @@ def refusals(workload: Workload, settings: EngineSettings) -> dict[int, str]:
     slots = (
         num_life_tokens(workload, settings.max_model_len)
         if settings.is_infinilm
-        else end_num_tokens(workload, settings.max_model_len) - 1
+        else end_num_tokens(workload, settings.max_model_len, settings.only_prefills) - 1
     )
     blocks = -(-slots // settings.block_size)
     too_long = prompts >= settings.max_model_len
@@ -138,11 +157,14 @@ def build_engine(
     latency: Latency,
     arrival_ns: NDArray[np.int64] | None = None,
     tiers: Sequence[state.Tier | None] = (),
+    between: Handover | None = None,
+    instance: int = 0,
 ) -> tuple[Engine, dict[int, str]]:
     """The engine before its first step, and the requests it refuses with the reasons.
 
     `tiers`: those it shares with other engines, from `build_tier` with the same settings and the
-    same numbering of hashes; None is one of its own.
+    same numbering of hashes; None is one of its own. `between`: with settings.kv_transfer, what the
+    instances of a cluster share, of which this one is number `instance`.
     """
     refused = refusals(workload, settings)
     arrival = workload.arrival_ns if arrival_ns is None else arrival_ns
@@ -201,11 +223,16 @@ def build_engine(
     engine = Engine(
         settings=_settings(settings, depth, int(requests.end_num_tokens.max(initial=1))),
         kv=kv,
-        storage=build_storage(settings, hashes, n, tiers),
+        storage=build_storage(settings, hashes, n, tiers, between, instance),
         queues=queues,
         batches=batches,
         latency=latency,
         stage_free_ns=np.zeros(num_stages, np.int64),
+        placed=state.Placed(
+            free_ns=np.zeros(len(latency.memory_bytes_per_ns), np.int64),
+            ended_ns=np.zeros(len(latency.reads), np.int64),
+            waits=one(state.MEMORY_WAITS),
+        ),
         outside=new_outside(latency),
         log=log,
     )
@@ -244,7 +271,9 @@ def _requests(
 ) -> state.Records:
     requests = records(len(workload), state.REQUEST)
     requests.num_tokens = workload.num_prompt_tokens
-    requests.end_num_tokens = end_num_tokens(workload, settings.max_model_len)
+    requests.end_num_tokens = end_num_tokens(
+        workload, settings.max_model_len, settings.only_prefills
+    )
     requests.status = state.UNBORN
     requests.block_hashes_start = hashes.offsets[:-1]
     requests.last_token_ns = state.NEVER
@@ -342,8 +371,7 @@ def _settings(settings: EngineSettings, depth: int, longest: int) -> state.Recor
     )
     record.policy = state.PRIORITY if settings.policy == "priority" else state.FCFS
     record.batch_queue_size = depth
-    if settings.uses_tiers:
-        record.kv_connector = CONNECTORS[settings.kv_connector]
+    record.kv_connector = settings.connector
     # The head of the line computes at least one token a step, so it samples within as many steps as
     # it has tokens; a few preemptions may make it start over.
     record.max_steps_without_token = 1000 + 4 * longest

@@ -30,15 +30,17 @@ class AppliedCalibration(BaseModel):
     content_id: str
     applied: dict[str, int | float]
     kept: tuple[str, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+    """Further cards it was fitted to, each with its model."""
 
     def notes(self, card: str, model: str) -> list[str]:
-        """What a reader should know; nothing if all of it was applied to its own card and model."""
+        """What a reader should know; nothing if all of it was applied to a card and model that it
+        was fitted to."""
         notes = []
-        if card != self.card or model.rpartition("/")[2] != self.model.rpartition("/")[2]:
-            notes.append(
-                f"calibration {self.name} is of {self.model} on {self.card}, applied to {model} "
-                f"on {card}"
-            )
+        pairs = ((self.card, self.model), *self.others)
+        if (card, _short(model)) not in [(c, _short(m)) for c, m in pairs]:
+            fitted = " and ".join(f"{m} on {c}" for c, m in pairs)
+            notes.append(f"calibration {self.name} is of {fitted}, applied to {model} on {card}")
         if self.kept:
             notes.append(f"calibration {self.name}: the point's own {', '.join(self.kept)} stand")
         return notes
@@ -73,8 +75,15 @@ def with_calibration(mapping: dict[str, Any], base: Path, source: str | Path) ->
         content_id=card.content_id,
         applied=applied,
         kept=tuple(kept),
+        # Unset where there are none: points of a card of one run stay what they were.
+        **({"others": card.others} if card.others else {}),
     )
     return mapping
+
+
+def _short(model: str) -> str:
+    """A model's name without its organisation."""
+    return model.rpartition("/")[2]
 
 
 def _says(mapping: dict[str, Any], field: str) -> bool:

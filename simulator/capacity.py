@@ -10,11 +10,13 @@ from profiles.errors import InputError
 from profiles.model import ModelConfig, Shard
 from simulator.config import EngineConfig
 from simulator.parallel import shards
+from simulator.placement.config import DEVICE, Placement
+from simulator.placement.memory import Elsewhere, elsewhere, kv_blocks
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The KV cache of one rank, in bytes and blocks."""
+    """The KV cache of one rank, in bytes and blocks; `weight_bytes` are those on its device."""
 
     num_gpu_blocks: int
     block_bytes: int
@@ -29,44 +31,75 @@ def resolve_capacity(
     engine: EngineConfig,
     source: str | Path,
     expert_ranks: int | None = None,
+    placement: Placement | None = None,
 ) -> Capacity:
     """KV bytes = memory x gpu_memory_utilization - weights - activation peak - device context.
 
     blocks = KV bytes // (block_size x KV bytes of a token). vLLM measures the peak and the context;
     they are taken from the card, where they are 0 unless given. All bytes are one rank's; of several
     pipeline stages the one with the fewest blocks decides. `expert_ranks`: how many ranks share the
-    experts, where it is not this engine's alone. Raises InputError if no block is left.
+    experts, where it is not this engine's alone. Weights that `placement` puts elsewhere take none of
+    the card's memory, but for buffers of what is read ahead; of a KV cache elsewhere there are as many
+    blocks as that memory holds. Raises InputError if no block is left, or something does not fit.
     """
-    held = [_on_rank(model, card, engine, shard) for shard in shards(model, engine, expert_ranks)]
+    ranks = shards(model, engine, expert_ranks)
+    moved = elsewhere(model, engine, placement, ranks, source)
+    held = [
+        _on_rank(model, card, engine, shard, one) for shard, one in zip(ranks, moved, strict=True)
+    ]
+    if placement is not None and placement.kv_cache != DEVICE:
+        worst = min(held, key=lambda capacity: capacity.kv_bytes)
+        if worst.kv_bytes < 0:
+            raise _too_small(model, card, engine, worst, 0, source)
+        block_bytes = [capacity.block_bytes for capacity in held]
+        blocks = kv_blocks(engine, placement, block_bytes, moved, source)
+        return _with_blocks(held[0], blocks, engine.num_gpu_blocks_override is not None)
     if engine.num_gpu_blocks_override is not None:
-        blocks, first = engine.num_gpu_blocks_override, held[0]
-        return replace(
-            first, num_gpu_blocks=blocks, kv_bytes=blocks * first.block_bytes, overridden=True
-        )
+        return _with_blocks(held[0], engine.num_gpu_blocks_override, True)
     found = min(held, key=lambda capacity: capacity.num_gpu_blocks)
     least = 2 if engine.keeps_null_block else 1
     if found.num_gpu_blocks < least:
-        reserved = found.weight_bytes + card.activation_peak_bytes + card.context_bytes
-        needed = (reserved + least * found.block_bytes) / card.memory_bytes
-        expected = (
-            f"more than {needed:.4f}: weights, activations and context of {model.name} take "
-            f"{reserved / 2**30:.2f} GiB of the {card.memory_bytes / 2**30:.2f} GiB of {card.name}"
-            if needed <= 1
-            else f"a larger card: {model.name} alone takes {reserved / 2**30:.2f} GiB and "
-            f"{card.name} has {card.memory_bytes / 2**30:.2f} GiB"
-        )
-        raise InputError(
-            source, "engine.gpu_memory_utilization", engine.gpu_memory_utilization, expected
-        )
+        raise _too_small(model, card, engine, found, least, source)
     return found
 
 
-def _on_rank(model: ModelConfig, card: Card, engine: EngineConfig, shard: Shard) -> Capacity:
+def _with_blocks(capacity: Capacity, blocks: int, overridden: bool) -> Capacity:
+    kv_bytes = blocks * capacity.block_bytes
+    return replace(capacity, num_gpu_blocks=blocks, kv_bytes=kv_bytes, overridden=overridden)
+
+
+def _too_small(
+    model: ModelConfig,
+    card: Card,
+    engine: EngineConfig,
+    found: Capacity,
+    blocks: int,
+    source: str | Path,
+) -> InputError:
+    """The device holds less than `blocks` beside what else it has to."""
+    reserved = found.weight_bytes + card.activation_peak_bytes + card.context_bytes
+    needed = (reserved + blocks * found.block_bytes) / card.memory_bytes
+    expected = (
+        f"more than {needed:.4f}: weights, activations and context of {model.name} take "
+        f"{reserved / 2**30:.2f} GiB of the {card.memory_bytes / 2**30:.2f} GiB of {card.name}"
+        if needed <= 1
+        else f"a larger card: {model.name} alone takes {reserved / 2**30:.2f} GiB and "
+        f"{card.name} has {card.memory_bytes / 2**30:.2f} GiB"
+    )
+    return InputError(
+        source, "engine.gpu_memory_utilization", engine.gpu_memory_utilization, expected
+    )
+
+
+def _on_rank(
+    model: ModelConfig, card: Card, engine: EngineConfig, shard: Shard, moved: Elsewhere
+) -> Capacity:
     kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     first, end = shard.layers or (0, model.num_hidden_layers)
     token_bytes = model.kv_bytes_per_token(kv_dtype, shard.tensor_parallel, end - first)
     block_bytes = engine.block_size * token_bytes
     weight_bytes = model.weight_bytes(engine.dtype, shard, engine.quantization)
+    weight_bytes += moved.buffer_bytes - moved.num_bytes
     reserved = weight_bytes + card.activation_peak_bytes + card.context_bytes
     kv_bytes = int(card.memory_bytes * engine.gpu_memory_utilization) - reserved
     return Capacity(kv_bytes // block_bytes, block_bytes, weight_bytes, kv_bytes, False)

@@ -18,6 +18,7 @@ from profiles.routing import Policy
 from simulator.calibration import AppliedCalibration, with_calibration
 from simulator.cluster.config import ClusterConfig
 from simulator.network.links import Links
+from simulator.placement.config import Placement
 from simulator.workloads import WorkloadConfig
 
 Int = Annotated[int, Field(strict=True)]
@@ -277,6 +278,9 @@ class ProfileConfig(Frozen):
     linear: LinearLaw | None = None
     all_reduce: PackagedTables | None = None
     """Whose all-reduce ranks run, for bundles that were measured on one rank at a time."""
+    expert_exchange: PackagedTables | None = None
+    """Whose NCCL collectives data-parallel replicas run around the experts they share; None: modelled
+    from the point's links."""
     scale: TableScale = TableScale()
     unfitted_skew: Literal["pooled", "zero"] = "pooled"
     """Decode batches of unequal lengths that no fitted bucket covers: the coefficient pooled over
@@ -290,6 +294,9 @@ class ProfileConfig(Frozen):
         if self.all_reduce is not None and given[0] not in ("bundle", "bundles"):
             expected = f"nothing beside {given[0]}: only bundle and bundles may lack it"
             raise FieldError("all_reduce", self.all_reduce.system, expected)
+        if self.expert_exchange is not None and given[0] not in ("bundle", "bundles"):
+            expected = f"nothing beside {given[0]}: replicas share experts of bundles alone"
+            raise FieldError("expert_exchange", self.expert_exchange.system, expected)
         if self.linear is not None and self.scale != TableScale():
             raise FieldError("scale", self.scale.model_dump(), "none, because linear has no tables")
         return self
@@ -305,6 +312,8 @@ class Point(Frozen):
     profile: ProfileConfig
     links: Links | None = None
     """Between the ranks of the engine; what is measured or given in the profile comes first."""
+    placement: Placement | None = None
+    """Weights and KV cache outside the device."""
     expert_routing: ExpertRouting = ExpertRouting()
     overhead: Overhead = Overhead()
     cluster: ClusterConfig | None = None
@@ -323,6 +332,11 @@ class Point(Frozen):
     """In a file the path of a calibrated card; its values stand where the point says nothing."""
     check_invariants: Flag = False
     """Check the engine's invariants after every step. Slow."""
+
+    @property
+    def moved(self) -> Placement | None:
+        """The placement, if it puts anything outside the device."""
+        return self.placement if self.placement and self.placement.moves_anything else None
 
     @property
     def chosen_tiers(self) -> dict[str, TierConfig]:
@@ -393,6 +407,15 @@ class Point(Frozen):
         if stages > self.model.num_hidden_layers:
             expected = f"at most {self.model.num_hidden_layers}, the model's layers"
             raise FieldError("engine.pipeline_parallel_size", stages, expected)
+        return self
+
+    @model_validator(mode="after")
+    def _reads_have_layers(self) -> Self:
+        moves = self.placement is not None and self.placement.moves_weights
+        reads = self.placement.weight_reads if self.placement and moves else "serial"
+        if reads != "serial" and self.profile.linear is not None:
+            expected = "serial, because profile.linear has no layers"
+            raise FieldError("placement.weight_reads", reads, expected)
         return self
 
     @model_validator(mode="after")

@@ -63,26 +63,47 @@ def _with_all_reduce(
 def shared_experts(
     bundle: Bundle, point: Point, routing: Routing, replicas: int, source: str | Path
 ) -> tuple[int, ...]:
-    """By tokens of all replicas: a block's experts on the slowest rank and what replicas exchange.
+    """By tokens of all replicas: a block's experts on the slowest rank.
 
-    vLLM's allgather_reducescatter: every replica's hidden states and router logits are gathered from
-    all, the experts run, and their results are added up and scattered; then the ranks of a replica
-    add up theirs. Raises InputError if the bundle has no expert table over awake experts.
+    Raises InputError if the bundle has no expert table over awake experts.
     """
     if bundle.moe is None:
         expected = "false, or tables with moe.csv: experts measured over tokens and experts awake"
         raise InputError(source, "engine.enable_expert_parallel", True, expected)
-    engine, model = point.engine, point.model
-    tokens = np.arange(replicas * engine.max_num_batched_tokens + 1, dtype=np.int64)
-    ns = expert_block_ns(bundle.moe, routing, tokens)
-    network = network_of(point, source, replicas)
-    element = model.bytes_per_element(engine.dtype)
-    share = -(-tokens // replicas) * (model.hidden_size + model.experts) * element
-    whole = tokens * model.hidden_size * element
-    ns += collective_ns(network, "all_gather", share, (DATA,))
-    ns += collective_ns(network, "reduce_scatter", whole, (DATA,))
+    tokens = np.arange(replicas * point.engine.max_num_batched_tokens + 1, dtype=np.int64)
+    return tuple(expert_block_ns(bundle.moe, routing, tokens).tolist())
+
+
+def expert_exchange(point: Point, replicas: int, source: str | Path) -> tuple[int, ...]:
+    """By the tokens of each of `replicas`: what they exchange around a block's experts.
+
+    vLLM's allgather_reducescatter: every replica's hidden states and router logits are gathered from
+    all, the experts run, and their results are added up and scattered; then the ranks of a replica
+    add up theirs. NCCL as measured where `profile.expert_exchange` names a card, else the links.
+    Raises InputError.
+    """
+    engine, model, measured = point.engine, point.model, point.profile.expert_exchange
+    if point.links is None and (measured is None or engine.tensor_parallel_size > 1):
+        expected = "the links between replicas that share experts, or profile.expert_exchange"
+        raise InputError(source, "links", None, expected)
+    tokens = np.arange(engine.max_num_batched_tokens + 1, dtype=np.int64)
+    hidden = tokens * hidden_bytes(point)
+    gathered = hidden + tokens * model.experts * model.bytes_per_element(engine.dtype)
+    if measured is not None:
+        from profiles.aiconfigurator.collectives import nccl_ns
+        from profiles.aiconfigurator.source import Place, find_system
+
+        place = Place(source, "profile.expert_exchange")
+        system = find_system(measured.system, measured.version, place)
+        ns = nccl_ns(system, "all_gather", replicas, replicas * gathered)
+        ns += nccl_ns(system, "reduce_scatter", replicas, replicas * hidden)
+    else:
+        network = network_of(point, source, replicas)
+        ns = collective_ns(network, "all_gather", gathered, (DATA,))
+        ns += collective_ns(network, "reduce_scatter", replicas * hidden, (DATA,))
     if engine.tensor_parallel_size > 1:
-        ns += collective_ns(network, "all_reduce", whole // replicas, (TENSOR,))
+        network = network_of(point, source, replicas)
+        ns += collective_ns(network, "all_reduce", hidden, (TENSOR,))
     return tuple(ns.tolist())
 
 

@@ -22,11 +22,14 @@ from profiles.stamp import Stamp, stamp_of
 from simulator.attention_tables import UnfittedAlpha
 from simulator.build import EngineSettings, build_engine
 from simulator.capacity import Capacity, resolve_capacity
-from simulator.cluster.config import RoutingConfig
+from simulator.cluster.config import KVTransferConfig, RoutingConfig
 from simulator.config import Point, TableScale
 from simulator.core.latency import Latency
-from simulator.network_tables import shared_experts, stages_of
+from simulator.kv_transfer import KVTransferSettings
+from simulator.network_tables import expert_exchange, shared_experts, stages_of
 from simulator.overhead import ResolvedOverhead, resolve_overhead
+from simulator.placement.report import Moved, moved_weights, placement_notes
+from simulator.placement.tables import placed_tables
 from simulator.prefix import BlockHashes, block_hashes
 from simulator.profile_tables import (
     card_note,
@@ -44,6 +47,7 @@ from simulator.step_tables import (
     linear_law,
     step_sources,
     step_tables,
+    without_experts,
 )
 from simulator.storage import TierSettings
 from simulator.summary import summarize
@@ -60,6 +64,11 @@ class PreparedCluster:
     groups: tuple[tuple[int, ...], ...]
     max_in_flight: tuple[int | None, ...]
     routing: RoutingConfig
+    roles: tuple[str, ...]
+    """both, prefill or decode."""
+    parts: tuple[KVTransferSettings | None, ...]
+    """What prefill and decode instances do to hand over."""
+    kv_transfer: KVTransferConfig | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +86,8 @@ class Prepared:
     overhead: ResolvedOverhead
     max_model_len: int
     notes: tuple[str, ...]
+    moved: Moved | None = None
+    """Weights outside the device; None: all weights and the KV cache are on it."""
     cluster: PreparedCluster | None = None
     """The instances, where there are several; the rest is then the first one's."""
 
@@ -146,7 +157,10 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
     """One engine, or one of `replicas` that step together and share their experts."""
     point.engine.check_against(point.model, source)
     expert_ranks = point.engine.tensor_parallel_size * replicas
-    capacity = resolve_capacity(point.model, point.card, point.engine, source, expert_ranks)
+    placement = point.moved
+    capacity = resolve_capacity(
+        point.model, point.card, point.engine, source, expert_ranks, placement
+    )
     with named(source, "recorded_run"):
         folder = point.recorded_run
         recorded = _recorded_run(folder, stamp_of(folder)) if folder else None
@@ -168,6 +182,9 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
     if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
         overhead = replace(overhead, async_scheduling=False)
         notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")
+    moved = None if placement is None else moved_weights(point, placement, expert_ranks)
+    if placement is not None and moved is not None:
+        notes += placement_notes(point, placement, moved)
     if point.calibration is not None:
         notes += point.calibration.notes(point.card.name, point.model.name)
     tokens = capacity.num_gpu_blocks * point.engine.block_size
@@ -196,6 +213,7 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
         overhead,
         max_model_len,
         tuple(notes),
+        moved,
     )
     if workload.wave is None or point.arrivals == "recorded":
         return prepared
@@ -298,7 +316,10 @@ def _latency(
             stages=stages_of(point, source),
         )
         values = (law.base_ns, law.per_token_ns, law.per_kv_token_ns, law.per_request_ns)
-        return latency, linear_sources(), "linear " + " ".join(map(str, values))
+        sources = linear_sources()
+        if point.moved is not None:
+            latency, sources = placed_tables(latency, sources, point, point.moved, None, source)
+        return latency, sources, "linear " + " ".join(map(str, values))
     bundle = _scaled(load_tables(point, source), point.profile.scale)
     if bundle.architecture.is_whole_step:
         if bundle.model != point.model.name:
@@ -316,8 +337,10 @@ def _latency(
         longest_batch = max(longest_batch, point.engine.resolved_max_model_len(point.model))
     routing = routing_of(point, source, replicas)
     expert_ns: tuple[int, ...] = ()
+    exchange_ns: tuple[int, ...] = ()
     if routing is not None and replicas > 1:
         expert_ns = shared_experts(bundle, point, routing, replicas, source)
+        exchange_ns = expert_exchange(point, replicas, source)
     latency, sources = _step_tables(
         bundle,
         point.model.num_hidden_layers,
@@ -330,7 +353,12 @@ def _latency(
         routing,
         stages_of(point, source),
         expert_ns,
+        exchange_ns,
     )
+    if point.moved is not None:
+        run = without_experts(bundle) if expert_ns else complete(bundle, routing)
+        ranks = point.engine.tensor_parallel_size * replicas
+        latency, sources = placed_tables(latency, sources, point, point.moved, run, source, ranks)
     return latency, sources, bundle.content_id
 
 
@@ -372,6 +400,7 @@ def _step_tables(
     routing: Routing | None,
     stages: Stages,
     expert_ns: tuple[int, ...],
+    exchange_ns: tuple[int, ...],
 ) -> tuple[Latency, TimeSources]:
     latency = step_tables(
         bundle,
@@ -385,6 +414,7 @@ def _step_tables(
         routing=routing,
         stages=stages,
         expert_ns=expert_ns,
+        exchange_ns=exchange_ns,
     )
     sources = step_sources(
         bundle,

@@ -49,17 +49,15 @@ class StageLayers(StepLayers):
         """The first block of every stage."""
         return tuple(sum(self.blocks[:stage]) for stage in range(len(self.blocks)))
 
-    def parts(self, size: StepSize, expert_tokens: int = 0) -> list[LayerTime]:
+    def parts(self, size: StepSize, expert_tokens: int, mode_ns: int) -> list[LayerTime]:
         """In the order they run, stage after stage; waiting is none of them.
 
-        Dense layers run `size.num_tokens`, experts that replicas share `expert_tokens`.
+        Dense layers run `size.num_tokens`, experts that replicas share `expert_tokens`; `mode_ns` is
+        what the execution mode adds to the step.
         """
-        mode = int(
-            plain(core.mode_ns)(self.latency.params[0], size.num_tokens, size.prefill_tokens)
-        )
         found: list[LayerTime] = []
         for first, count in zip(self.first_blocks, self.blocks, strict=True):
-            found += self._stage(size, first, count, expert_tokens, mode)
+            found += self._stage(size, first, count, expert_tokens, mode_ns)
         return found
 
     def _stage(

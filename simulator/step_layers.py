@@ -2,7 +2,9 @@
 
 Dense and per-sequence layers are read from the bundle's tables as the step tables read them; what
 is left of the step's time is attention, the same in every block. An execution mode that takes time
-is a part of its own; one that saves time takes its share off every other part.
+is a part of its own, and so is reading weights outside the device before their layers run; a mode that
+saves time takes its share off every other part. A step whose layers wait for reads ahead of them, or
+for a KV cache outside the device, is one part.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import numpy as np
 from profiles.bundle import Bundle, Ints, LayerTable
 from simulator.core import latency as core
 from simulator.core.latency import Latency
+from simulator.core.placement import is_placed
 from simulator.step_tables import layers_ns
 
 ATTENTION = "attention"
 MODE = "execution_mode"
 LOAD = "prefix_load"
+READS = "weight_reads"
 WHOLE = "step"
 WHO_RAN = ("scheduled_tokens", "computed_tokens")
 """Columns of the steps table, a list each."""
@@ -82,12 +86,13 @@ class StepLayers:
         """In the order they run; their sum is the step's device time."""
         loads = [LayerTime(LOAD, -1, size.load_ns)] if size.load_ns else []
         ns = size.device_ns - size.load_ns
-        if self.bundle is None:
+        if self.bundle is None or plain(is_placed)(self.latency):
             return [*loads, LayerTime(WHOLE, -1, ns)]
         mode = plain(core.mode_ns)(self.latency.params[0], size.num_tokens, size.prefill_tokens)
         names = self._order()
         known = sum(self._ns(name, size) for name, _ in names if name != ATTENTION)
-        attention, rest = divmod(ns - int(mode) - known, self.num_layers)
+        reads = self._read_ns(size, known)
+        attention, rest = divmod(ns - int(mode) - known - reads, self.num_layers)
         if rest or attention < 0:
             # Cut to the least a step may take: what its parts were is not in its time any more.
             return [*loads, LayerTime(WHOLE, -1, ns)]
@@ -96,9 +101,17 @@ class StepLayers:
             for name, block in names
             if name != ATTENTION or attention
         ]
+        if reads:
+            layers.insert(0, LayerTime(READS, -1, reads))
         if mode > 0:
             layers.append(LayerTime(MODE, -1, int(mode)))
         return [*loads, *taken_off(layers, max(0, -int(mode)))]
+
+    def _read_ns(self, size: StepSize, known: int) -> int:
+        """What the step's tables have beyond the layers'."""
+        latency = self.latency
+        tables = latency.tokens_ns[size.num_tokens] + latency.sequences_ns[size.num_requests]
+        return max(0, int(tables) - known)
 
     def _order(self) -> list[tuple[str, int]]:
         assert self.bundle is not None

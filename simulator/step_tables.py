@@ -68,11 +68,13 @@ def step_tables(
     routing: Routing | None = None,
     stages: Stages = ONE_STAGE,
     expert_ns: tuple[int, ...] = (),
+    exchange_ns: tuple[int, ...] = (),
 ) -> Latency:
     """The lookup arrays of one rank; of one rank of every stage under pipeline parallelism.
 
-    `expert_ns`: by tokens of all data-parallel replicas, a block's experts that they share, with what
-    they exchange; the bundle's own expert block is left out then.
+    `expert_ns`: by tokens of all data-parallel replicas, a block's experts that they share;
+    `exchange_ns`: by the tokens of each, what they exchange around them. The bundle's own expert block
+    is left out then.
 
     `capture_sizes` empty means CUDA graphs are off: no padding, every step runs eager. With
     `pad_to_capture_size` the dense layers run as many tokens as the graph they replay; attention
@@ -105,6 +107,8 @@ def step_tables(
             **skew,
             ends=outside_ends(bundle),
             expert_ns=np.array(expert_ns or (0,), np.int64),
+            exchange_ns=np.array(exchange_ns or (0,), np.int64),
+            **nothing_outside(len(stages.layers)),
         )
     )
 
@@ -190,8 +194,22 @@ def linear_law(
             stage_tokens_ns=np.zeros((1, 1), np.int64),
             send_ns=np.array(stages.send_ns or (0,), np.int64),
             expert_ns=np.zeros(1, np.int64),
+            exchange_ns=np.zeros(1, np.int64),
+            **nothing_outside(len(stages.layers)),
         )
     )
+
+
+def nothing_outside(num_stages: int) -> dict[str, Any]:
+    """The fields of a Latency whose weights and KV cache are on the device."""
+    return {
+        "stage_read_ns": np.zeros(max(1, num_stages), np.int64),
+        "reads": np.zeros(1, core.READ_DTYPE).view(np.recarray),
+        "stage_reads": np.zeros(1, np.int64),
+        "layers_by_tokens": np.zeros((1, 1), np.int64),
+        "layers_by_sequences": np.zeros((1, 1), np.int64),
+        "memory_bytes_per_ns": np.ones(1, np.float64),
+    }
 
 
 def new_outside(latency: Latency) -> np.recarray[Any, Any]:

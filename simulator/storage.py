@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.core import state
+from simulator.kv_transfer import NOT_KNOWN, Handover, connect, new_transfers
 from simulator.prefix import BlockHashes
 from simulator.records import one, records
 
@@ -68,18 +69,26 @@ def build_storage(
     hashes: BlockHashes,
     num_requests: int,
     shared: Sequence[state.Tier | None] = (),
+    between: Handover | None = None,
+    instance: int = 0,
 ) -> state.Storage:
-    """An engine's connection to its tiers; those in `shared` others use too, None is one of its own."""
+    """An engine's connection to its tiers; those in `shared` others use too, None is one of its own.
+
+    `between`: what the instances of a cluster hand KV caches over with; this one is `instance`.
+    """
     chosen = settings.tiers if settings.uses_tiers else ()
     connection = one(state.CONNECTION)
-    lmcache = offloads = False
+    offloads = settings.offloads
+    lmcache = settings.connector == state.LMCACHE
+    kv_ready_ns = NOT_KNOWN
+    if settings.kv_transfer is not None:
+        connect(connection, settings.kv_transfer, instance)
+        kv_ready_ns = settings.kv_transfer.ready_ns
     if chosen:
         first = chosen[0]
         connection.tokens_per_chunk = first.tokens_per_chunk
         connection.blocks_per_chunk = first.tokens_per_chunk // settings.block_size
         connection.bytes_per_token = first.bytes_per_token
-        offloads = settings.offloads
-        lmcache = not offloads
     given = [*shared, None, None]
     tiers = [
         between or build_tier(tier, settings.block_size, hashes)
@@ -88,9 +97,8 @@ def build_storage(
     absent = build_tier(None, settings.block_size, hashes)
     near, far = [*tiers, absent, absent][:2]
     n = num_requests if offloads else 0
-    transfers = records(max(1, n), state.TRANSFER)
-    transfers.first_pending = state.NONE
-    transfers.store_end_ns = state.NEVER
+    transfers = new_transfers(n) if between is None else between.transfers
+    links = records(1, state.KV_LINK) if between is None else between.links
     seats = settings.max_num_seqs if offloads else 0
     return state.Storage(
         near=near,
@@ -104,4 +112,6 @@ def build_storage(
         held=np.zeros(n + 1, np.int32),
         jobs=records(2 * seats + 1, state.STORE_JOB),
         flushed=np.zeros(seats + 1, np.int32),
+        kv_links=links,
+        kv_ready_ns=kv_ready_ns,
     )

@@ -12,6 +12,7 @@ from simulator.core import state
 from simulator.core.latency import OUTSIDE_NAMES
 from simulator.core.state import Engine
 from simulator.metrics import latency_metrics
+from simulator.placement.report import placement_report
 from simulator.time_sources import time_by_source
 from simulator.workloads import Workload
 
@@ -77,6 +78,7 @@ def summarize(
         "kv": _kv(prepared, engine),
         "prefix_cache": _prefix_cache(engine),
         "prefix_storage": _storage(prepared, engine),
+        **placement_report(point, point.moved, prepared.moved, prepared.sources, engine),
         "time_by_source": time_by_source(engine, prepared.sources),
         "outside_measured_grid": outside_report(engine),
         "notes": [*prepared.notes, *_notes(engine)],

@@ -25,12 +25,23 @@ class TimeSources:
     """Beside a Latency: its times by source.
 
     tokens_ns[t, s], sequences_ns[q, s]: of tokens_ns[t] and sequences_ns[q] the part from source s.
-    attention[i]: the source of grid_ns[i].
+    attention[i]: the source of grid_ns[i]. placed_tokens_ns[t], placed_sequences_ns[q]: of those times
+    the part that is reading weights outside the device; one value for all of a law, None: none are.
     """
 
     tokens_ns: NDArray[np.int64]
     sequences_ns: NDArray[np.int64]
     attention: NDArray[np.uint8]
+    placed_tokens_ns: NDArray[np.int64] | None = None
+    placed_sequences_ns: NDArray[np.int64] | None = None
+
+    def read_ns(self, tokens: Any, sequences: Any) -> int:
+        """Of steps with so many tokens and sequences."""
+        total = 0
+        for ns, sizes in ((self.placed_tokens_ns, tokens), (self.placed_sequences_ns, sequences)):
+            if ns is not None:
+                total += int(ns[np.minimum(sizes, len(ns) - 1)].sum())
+        return total
 
     @property
     def one_attention(self) -> bool:
@@ -61,13 +72,23 @@ def time_by_source(engine: Engine, sources: TimeSources) -> dict[str, float]:
         layers_ns = latency.tokens_ns[tokens] + latency.sequences_ns[sequences]
         attention_ns = np.maximum(0, device_ns - layers_ns - _mode_ns(latency, steps))
         if sources.one_attention:
-            total[sources.attention[0]] += int(attention_ns.sum())
+            by_source = [0] * len(NAMES)
+            by_source[sources.attention[0]] = int(attention_ns.sum())
         else:
             found = sources.attention[rows_below(latency, steps)]
-            for source in range(len(NAMES)):
-                total[source] += int(attention_ns[found == source].sum())
+            by_source = [int(attention_ns[found == source].sum()) for source in range(len(NAMES))]
+        total += _without_waits(by_source, engine)
     whole = int(total.sum())
     return {name: int(ns) / whole if whole else 0.0 for name, ns in zip(NAMES, total, strict=True)}
+
+
+def _without_waits(by_source: list[int], engine: Engine) -> NDArray[np.int64]:
+    """Attention's times: what of it was waiting for another memory is assumed, a share of each."""
+    waits, whole = engine.placed.waits[0], sum(by_source)
+    waited = min(int(waits.weights_ns) + int(waits.kv_ns), whole)
+    left = [ns * (whole - waited) // whole if waited else ns for ns in by_source]
+    left[ASSUMED] += whole - sum(left)
+    return np.array(left, np.int64)
 
 
 def _mode_ns(latency: Latency, steps: Any) -> NDArray[np.int64]:

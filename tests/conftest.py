@@ -4,7 +4,14 @@ Property tests draw the same examples every time, so that a failure is there aga
 `pytest --hypothesis-profile search` draws other ones each time, and more of them.
 """
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# A shell starts what is in the background with SIGINT ignored, and processes that tests start and stop
+# would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A compile or a busy machine makes an example slow; that is no failure.
 settings.register_profile(

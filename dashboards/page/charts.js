@@ -6,7 +6,7 @@ const MOST_MARKERS = 60; // on a line
 function curveX() {
   const axis = axisNamed(state.curveX);
   if (axis) return { title: axis.name, axis, value: (row) => (axis.numeric ? valueOf(axis, row) : label(valueOf(axis, row))) };
-  return { title: titleOf(state.curveX), axis: null, value: (row) => METRICS[state.curveX][row] };
+  return { title: titleOf(state.curveX), axis: null, value: (row) => metric(state.curveX)[row] };
 }
 
 function drawCurveControls() {
@@ -16,7 +16,7 @@ function drawCurveControls() {
     redraw("curve-chart");
   };
   const across = VARIED.map((axis) => [axis.name, axis.name]);
-  for (const name of [BY_BLOCKS, "kv/preemptions", "prefix_cache/hit_rate"]) if (METRICS[name]) across.push([name, titleOf(name)]);
+  for (const name of [BY_BLOCKS, "kv/preemptions", "prefix_cache/hit_rate"]) if (METRICS.has(name)) across.push([name, titleOf(name)]);
   replaceControls("curve-controls",
     select("Across", across, state.curveX, change("curveX")),
     select("Metric", metricOptions(), state.curveY, change("curveY")),
@@ -37,7 +37,7 @@ function curveGroups(x) {
   const others = LEADING.filter((axis) => !together(axis, axisX) && !(state.curveX === BY_BLOCKS && axis.name.includes("gpu_memory_utilization")));
   const groups = new Map();
   for (const row of visible) {
-    if (Number.isNaN(METRICS[state.curveY][row])) continue;
+    if (Number.isNaN(metric(state.curveY)[row])) continue;
     const key = others.map((axis) => axis.codes[row]).join(" ");
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(row);
@@ -48,7 +48,7 @@ function curveGroups(x) {
 function drawCurve(element) {
   ready(element);
   const x = curveX();
-  const y = METRICS[state.curveY];
+  const y = metric(state.curveY);
   const { others, groups } = curveGroups(x);
   if (!groups.length) return empty(element, "No point that is shown has this metric.");
   const by = axisNamed(state.curveBy);
@@ -85,7 +85,7 @@ function drawCurve(element) {
   }
   if (state.curveX === BY_BLOCKS) {
     for (const truth of truthsOf(visible).slice(0, MOST_TRUTHS).map((key) => DATA.truths[key])) {
-      const blocks = truth.metrics[BY_BLOCKS];
+      const blocks = truthValue(truth, BY_BLOCKS);
       if (blocks === undefined) continue;
       shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: blocks, x1: blocks, line: { color: colour("--quiet"), width: 2, dash: "dot" } });
       annotations.push({ yref: "paper", y: 1, yanchor: "bottom", x: blocks, text: `measured: ${blocks}`, showarrow: false });
@@ -106,8 +106,8 @@ function drawCurve(element) {
 
 // Where every point has a truth of its own.
 function truthTrace(rows, x, first, color) {
-  const some = rows.filter((row) => DATA.truths[truthKey(row)]?.metrics[state.curveY] !== undefined);
-  const value = (row) => DATA.truths[truthKey(row)].metrics[state.curveY];
+  const value = (row) => truthValue(DATA.truths[truthKey(row)], state.curveY);
+  const some = rows.filter((row) => value(row) !== undefined);
   return {
     type: "scatter", mode: "markers", name: "truth", legendgroup: "truth", showlegend: first, x: some.map(x.value), y: some.map(value),
     hoverinfo: "text", hovertext: some.map((row) => `truth of ${plain(DATA.points.name[row], 160)}<br>${format(value(row))}`), customdata: some,
@@ -120,8 +120,9 @@ function truthLines() {
   const truths = truthsOf(visible).map((key) => DATA.truths[key]);
   if (truths.length > MOST_TRUTHS) return [];
   return truths
-    .filter((truth) => truth.metrics[state.curveY] !== undefined)
-    .map((truth) => ({ value: truth.metrics[state.curveY], text: `truth ${truth.label}: ${format(truth.metrics[state.curveY])}` }));
+    .map((truth) => ({ value: truthValue(truth, state.curveY), label: truth.label }))
+    .filter(({ value }) => value !== undefined)
+    .map((one) => ({ value: one.value, text: `truth ${one.label}: ${format(one.value)}` }));
 }
 
 function drawParallelControls() {
@@ -140,21 +141,22 @@ function hasWebGl() {
 function drawParallel(element) {
   ready(element);
   if (!hasWebGl()) return empty(element, "This browser has no WebGL, which parallel coordinates are drawn with.");
-  const values = METRICS[state.parallel];
+  const values = metric(state.parallel);
   const rows = visible.filter((row) => !Number.isNaN(values[row]));
   if (!rows.length) return empty(element, "No point that is shown has this metric.");
   const dimensions = VARIED.map((axis) => {
     const used = [...new Set(rows.map((row) => axis.codes[row]))].sort((a, b) => a - b);
     const every = Math.ceil(used.length / 16);
+    const texts = toldApart(used.map((code) => label(axis.values[code])), 16);
     return {
       label: plain(axis.short, 30), values: rows.map((row) => axis.codes[row]),
       tickvals: used.filter((_, i) => i % every === 0),
-      ticktext: used.filter((_, i) => i % every === 0).map((code) => shortened(label(axis.values[code]), 16)), // as text, unlike titles
+      ticktext: texts.filter((_, i) => i % every === 0), // as text, unlike titles
       range: [Math.min(...used) - 0.2, Math.max(...used) + 0.2],
     };
   });
-  const metrics = [...new Set([BY_BLOCKS, ...state.columns, state.parallel])].filter((name) => METRICS[name]).slice(0, 7);
-  for (const name of metrics) dimensions.push({ label: plain(titleOf(name), 30), values: rows.map((row) => METRICS[name][row]) });
+  const metrics = [...new Set([BY_BLOCKS, ...state.columns, state.parallel])].filter((name) => METRICS.has(name)).slice(0, 7);
+  for (const name of metrics) dimensions.push({ label: plain(titleOf(name), 30), values: rows.map((row) => metric(name)[row]) });
   const colours = rows.map((row) => values[row]);
   const trace = {
     type: "parcoords", dimensions, labelangle: -12, labelside: "top",

@@ -19,9 +19,11 @@ function relative(i) {
 
 function chooseSweep() {
   sweep = DATA.sweeps[state.sweep] || DATA.sweeps[0];
-  if (!sweep.metrics[state.metric]) state.metric = sweep.metrics[sweep.measure] ? sweep.measure : Object.keys(sweep.metrics)[0];
-  const packed = sweep.metrics[state.metric];
-  values = packed ? { a: unpack(packed[0]), b: unpack(packed[1]) } : { a: [], b: [] };
+  if (!own(sweep.metrics, state.metric)) state.metric = own(sweep.metrics, sweep.metric) ? sweep.metric : Object.keys(sweep.metrics)[0] ?? "";
+  const none = sweep.points.map(() => NaN);
+  const packed = own(sweep.metrics, state.metric);
+  values = packed ? { a: unpack(packed[0]), b: unpack(packed[1]) } : { a: none, b: none };
+  if (state.direction !== -1) state.direction = 1;
 }
 
 function drawHead() {
@@ -40,11 +42,11 @@ function drawHead() {
 }
 
 function drawBest() {
-  const names = [sweep.measure, "ttft_ms/mean", "tpot_ms/mean", "latency_ms/mean", "throughput/output_tokens_per_s"];
-  const metrics = [...new Set(names)].filter((name) => sweep.metrics[name]);
+  const names = [...sweep.measures, "ttft_ms/mean", "tpot_ms/mean", "latency_ms/mean", "throughput/output_tokens_per_s"];
+  const metrics = [...new Set(names)].filter((name) => own(sweep.metrics, name));
   const head = make("tr", {}, ["in", "point"].map((text) => make("th", { class: "text" }, text)), metrics.map((name) => make("th", {}, titleOf(name))));
   const rows = sweep.sides.flatMap((side, i) => side.best.map((point) => make("tr", {},
-    make("td", { class: "text" }, "AB"[i]), make("td", { class: "long" }, point.name), metrics.map((name) => make("td", {}, format(point.metrics[name]))))));
+    make("td", { class: "text" }, "AB"[i]), make("td", { class: "long" }, point.name), metrics.map((name) => make("td", {}, format(own(point.metrics, name)))))));
   byId("best-table").replaceChildren(make("thead", {}, head), make("tbody", {}, rows));
 }
 
@@ -132,10 +134,12 @@ function drawAgainst(element) {
 }
 
 function drawOnly() {
-  const rows = [["A", sweep.only_a], ["B", sweep.only_b]].flatMap(([side, points]) => points.slice(0, MOST_ROWS).map((point) => make("tr", {},
-    make("td", { class: "text" }, side), make("td", { class: "long" }, point.name), make("td", { class: "text" }, point.status), make("td", {}, format(point.measure)))));
+  const measures = [...new Set(sweep.measures)];
+  const rows = [sweep.only_a, sweep.only_b].flatMap((points, side) => points.slice(0, MOST_ROWS).map((point) => make("tr", {},
+    make("td", { class: "text" }, "AB"[side]), make("td", { class: "long" }, point.name), make("td", { class: "text" }, point.status),
+    measures.map((name) => make("td", {}, name === sweep.measures[side] ? format(point.measure) : "")))));
   byId("only").hidden = !rows.length;
-  const head = ["in", "point", "status", titleOf(sweep.measure)].map((text) => make("th", { class: "text" }, text));
+  const head = ["in", "point", "status", ...measures.map(titleOf)].map((text) => make("th", { class: "text" }, text));
   byId("only-table").replaceChildren(make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows));
 }
 
@@ -147,7 +151,7 @@ function changed() {
 }
 
 function main() {
-  startState({ theme: "", sweep: 0, metric: DATA.sweeps[0].measure, only: "", find: "", sort: "relative", direction: -1 });
+  startState({ theme: "", sweep: 0, metric: DATA.sweeps[0].metric, only: "", find: "", sort: "relative", direction: -1 });
   addChart("against-chart", drawAgainst);
   changed();
   byId("print").addEventListener("click", () => window.print());

@@ -24,6 +24,11 @@ function make(tag, attributes, ...children) {
   return element;
 }
 
+// What an object has of its own: names of a sweep or an address may be those that every object inherits.
+function own(object, name) {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
 const byId = (id) => document.getElementById(id);
 
 function show(id, text) {
@@ -55,13 +60,28 @@ function shortened(text, limit) {
   return text.length > limit ? `${text.slice(0, limit - 1)}…` : text;
 }
 
+// Texts cut so that they still differ: by their beginnings, else from where they differ on, else by number.
+function toldApart(texts, limit) {
+  const distinct = new Set(texts).size;
+  const apart = (some) => new Set(some).size === distinct;
+  const heads = texts.map((text) => shortened(text, limit));
+  if (apart(heads)) return heads;
+  let at = 0;
+  while (texts.every((text) => at < text.length && text[at] === texts[0][at])) at += 1;
+  while (at && /[\p{L}\p{N}]/u.test(texts[0][at - 1])) at -= 1; // a number or a name is not cut in two
+  const tails = texts.map((text) => shortened(`…${text.slice(at)}`, limit));
+  if (apart(tails)) return tails;
+  const numbers = [...new Set(texts)];
+  return texts.map((text) => shortened(`${numbers.indexOf(text) + 1}: ${text}`, limit));
+}
+
 // plotly reads a little markup in its texts; what a sweep says must not be taken for any.
 function plain(text, limit = 60) {
   return shortened(text, limit).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
 function titleOf(metric) {
-  return DATA.titles[metric] || metric;
+  return own(DATA.titles, metric) ?? metric;
 }
 
 // New controls in the place of old ones; the keyboard stays where it was.

@@ -152,15 +152,15 @@ function drawErrors(element) {
   }));
 }
 
-const SHARES = Object.keys(METRICS).filter((name) => name.startsWith("time_share/"));
+const SHARES = [...METRICS.keys()].filter((name) => name.startsWith("time_share/"));
 
 function drawShare(element) {
   ready(element);
-  const rows = state.chosen.filter((row) => SHARES.some((name) => !Number.isNaN(METRICS[name][row])));
+  const rows = state.chosen.filter((row) => SHARES.some((name) => !Number.isNaN(metric(name)[row])));
   if (!rows.length) return empty(element, "No chosen point has shares of its device time.");
   const traces = SHARES.map((name, i) => ({
     type: "bar", orientation: "h", name: plain(name.slice("time_share/".length)),
-    y: rows.map((row, place) => `${place + 1}. ${plain(lineName(row), 50)}`), x: rows.map((row) => METRICS[name][row]),
+    y: rows.map((row, place) => `${place + 1}. ${plain(lineName(row), 50)}`), x: rows.map((row) => metric(name)[row]),
     marker: { color: lineLook(i).color, pattern: { shape: ["", "/", ".", "x", "-", "\\"][i % 6], fillmode: "overlay", fgopacity: 0.35 } },
     hovertemplate: `%{x:.1%}`,
   }));

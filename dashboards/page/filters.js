@@ -2,7 +2,8 @@
 
 const AXES = DATA.axes.map((axis) => ({ ...axis, codes: unpack(axis.codes) }));
 const COUNT = DATA.points.count;
-const METRICS = Object.fromEntries(Object.entries(DATA.metrics).map(([name, p]) => [name, unpack(p)]));
+const METRICS = new Map(Object.entries(DATA.metrics).map(([name, p]) => [name, unpack(p)]));
+const NO_VALUES = new Float64Array(COUNT).fill(NaN);
 const EQUALS = unpack(DATA.points.equals);
 const BLOCKS = unpack(DATA.points.blocks);
 const VARIED = AXES.filter((axis) => axis.values.length > 1);
@@ -17,6 +18,16 @@ function rankOfRows() {
   DATA.ranked.forEach((group, place) => group.forEach((row) => { rank[row] = place + 1; }));
   for (let row = 0; row < COUNT; row += 1) if (EQUALS[row] >= 0) rank[row] = rank[EQUALS[row]];
   return rank;
+}
+
+// A metric of every point; NaN where there is none.
+function metric(name) {
+  return METRICS.get(name) ?? NO_VALUES;
+}
+
+// What was measured; undefined where nothing was.
+function truthValue(truth, name) {
+  return truth ? own(truth.metrics, name) : undefined;
 }
 
 function truthKey(row) {
@@ -43,7 +54,7 @@ function keeps(row) {
     }
   }
   if (state.status && DATA.points.status[row] !== state.status) return false;
-  if (state.most !== null && !(METRICS[DATA.measure] && METRICS[DATA.measure][row] <= state.most)) return false;
+  if (state.most !== null && !(metric(DATA.measure)[row] <= state.most)) return false;
   if (state.find) {
     const words = `${DATA.points.name[row]} ${DATA.points.id[row]} ${DATA.points.status[row]}`.toLowerCase();
     if (!state.find.toLowerCase().split(/\s+/).every((word) => words.includes(word))) return false;
@@ -71,7 +82,7 @@ function drawFilters() {
     const options = [["", "any"], ...statuses.map((status) => [status, status.replaceAll("_", " ")])];
     fields.push(select("Status", options, state.status, (value) => { state.status = value; filtersChanged(); }));
   }
-  if (METRICS[DATA.measure]) {
+  if (METRICS.has(DATA.measure)) {
     fields.push(make("label", {}, `${titleOf(DATA.measure)} at most`, numberInput(state.most, "any", (value) => {
       state.most = value;
       filtersChanged();

@@ -6,10 +6,10 @@ let grid = null;
 let cursor = null;
 
 function best(rows) {
-  const measure = METRICS[DATA.measure];
+  const measure = metric(DATA.measure);
   let found = rows[0];
   for (const row of rows) {
-    if (Number.isNaN(measure ? measure[found] : NaN) || (measure && measure[row] < measure[found])) found = row;
+    if (Number.isNaN(measure[found]) || measure[row] < measure[found]) found = row;
   }
   return found;
 }
@@ -67,7 +67,7 @@ function drawHeatControls() {
 }
 
 function metricOptions() {
-  return Object.keys(METRICS).map((name) => [name, titleOf(name)]);
+  return [...METRICS.keys()].map((name) => [name, titleOf(name)]);
 }
 
 function drawHeat(element) {
@@ -75,7 +75,7 @@ function drawHeat(element) {
   if (!VARIED.length) return empty(element, "The sweep has no axis with several values.");
   grid = makeGrid();
   if (!grid.columns.length) return empty(element, "No point is left by the filters.");
-  const values = METRICS[state.heatValue];
+  const values = metric(state.heatValue);
   const z = grid.rows.map((some) => some.map((row) => (row < 0 || Number.isNaN(values[row]) ? null : values[row])));
   const flat = z.flat().filter((value) => value !== null);
   const negative = flat.some((value) => value < 0);
@@ -83,7 +83,8 @@ function drawHeat(element) {
   const low = flat.length ? flat.reduce((a, b) => Math.min(a, b)) : 0;
   const isError = state.heatValue.startsWith("err_pct/") && !negative;
   const small = grid.columns.length * grid.lines.length <= NUMBERED && grid.columns.length <= 24;
-  const ticks = (axis, codes) => codes.map((code) => plain(label(axis.values[code]), 24));
+  const room = Math.min(24, Math.max(6, Math.floor(element.clientWidth / 28))); // characters beside a narrow map
+  const ticks = (axis, codes) => toldApart(codes.map((code) => label(axis.values[code])), room).map((text) => plain(text));
   const xText = ticks(grid.x, grid.columns);
   const yText = grid.y ? ticks(grid.y, grid.lines) : [""];
   const hover = grid.rows.map((some) => some.map((row) => (row < 0 ? "no point" : hoverText(row, state.heatValue))));
@@ -132,16 +133,16 @@ function frame(i, j, color, dash) {
   return { type: "rect", x0: i - 0.5, x1: i + 0.5, y0: j - 0.5, y1: j + 0.5, line: { color, width: 3, dash } };
 }
 
-function hoverText(row, metric) {
+function hoverText(row, name) {
   const status = DATA.points.status[row];
-  const value = status === "finished" ? `${titleOf(metric)}: ${format(METRICS[metric][row])}` : status.replaceAll("_", " ");
+  const value = status === "finished" ? `${titleOf(name)}: ${format(metric(name)[row])}` : status.replaceAll("_", " ");
   return `${plain(DATA.points.name[row], 160)}<br>${plain(value)}`;
 }
 
 function chooseInHeat(row) {
   choose(row);
   const chosen = state.chosen.includes(row) ? "chosen" : "not chosen";
-  show("heat-said", `${DATA.points.name[row]}: ${titleOf(state.heatValue)} ${format(METRICS[state.heatValue][row])}, ${chosen}`);
+  show("heat-said", `${DATA.points.name[row]}: ${titleOf(state.heatValue)} ${format(metric(state.heatValue)[row])}, ${chosen}`);
 }
 
 function heatKeys(event) {
@@ -154,7 +155,7 @@ function heatKeys(event) {
   cursor = [within(cursor[0], grid.columns.length), within(cursor[1], grid.lines.length)];
   const row = grid.rows[cursor[1]][cursor[0]];
   if (row >= 0 && !moves[event.key]) return chooseInHeat(row);
-  const text = row < 0 ? "no point" : `${DATA.points.name[row]}: ${titleOf(state.heatValue)} ${format(METRICS[state.heatValue][row])}`;
+  const text = row < 0 ? "no point" : `${DATA.points.name[row]}: ${titleOf(state.heatValue)} ${format(metric(state.heatValue)[row])}`;
   show("heat-said", text);
   redraw("heat-chart");
 }

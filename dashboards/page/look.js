@@ -98,8 +98,18 @@ function drawDue(all = false) {
     if (!chart.due || hidden || !(all || inView.has(id))) continue;
     chart.due = false;
     clearTimeout(chart.later);
-    if (chart.slow && !all) chart.later = setTimeout(() => chart.draw(byId(id)), SLOW_MS);
-    else chart.draw(byId(id));
+    if (chart.slow && !all) chart.later = setTimeout(() => drawChart(id, chart), SLOW_MS);
+    else drawChart(id, chart);
+  }
+}
+
+// A chart that fails is told, and does not keep the others from being drawn.
+function drawChart(id, chart) {
+  try {
+    chart.draw(byId(id));
+  } catch (error) {
+    empty(byId(id), "This chart cannot be drawn.");
+    reportError(error);
   }
 }
 

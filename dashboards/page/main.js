@@ -6,28 +6,48 @@ function startValues() {
   const byValues = [...LEADING].sort((a, b) => b.values.length - a.values.length);
   const withTables = DATA.ranked.map((group) => group[0]).filter((row) => DATA.details[String(row)]);
   const across = byValues.find((axis) => axis.numeric) || byValues[0];
-  const truthHas = Object.values(DATA.truths).some((truth) => truth.metrics["ttft_ms/mean"] !== undefined);
-  const firstMetric = METRICS[DATA.measure] ? DATA.measure : Object.keys(METRICS)[0] || "";
+  const truthHas = Object.values(DATA.truths).some((truth) => truthValue(truth, "ttft_ms/mean") !== undefined);
+  const firstMetric = METRICS.has(DATA.measure) ? DATA.measure : [...METRICS.keys()][0] ?? "";
   return {
     theme: "", only: {}, range: {}, status: "", most: null, find: "",
     sort: "rank", direction: 1, rows: PAGES[0], columns: DATA.columns,
     chosen: withTables.slice(0, 3),
     heatX: byValues[0]?.name || "", heatY: byValues[1]?.name || "", heatValue: firstMetric, held: {},
-    curveX: across?.name || "", curveY: truthHas && METRICS["ttft_ms/mean"] ? "ttft_ms/mean" : firstMetric,
+    curveX: across?.name || "", curveY: truthHas && METRICS.has("ttft_ms/mean") ? "ttft_ms/mean" : firstMetric,
     curveBy: byValues.find((axis) => axis !== across && axis.values.length <= 6)?.name || "",
     errors: "ttft_ms", parallel: firstMetric,
   };
 }
 
-// An address of another report may name what this one does not have.
+// An address of another report, or one that somebody wrote, may name what this one does not have.
 function mendState(start) {
-  for (const key of ["heatX", "curveX"]) if (!axisNamed(state[key]) && !METRICS[state[key]]) state[key] = start[key];
+  for (const key of ["heatX", "curveX"]) if (!axisNamed(state[key]) && !METRICS.has(state[key])) state[key] = start[key];
   for (const key of ["heatY", "curveBy"]) if (state[key] && !axisNamed(state[key])) state[key] = start[key];
-  for (const key of ["heatValue", "curveY", "parallel"]) if (!METRICS[state[key]]) state[key] = start[key];
+  for (const key of ["heatValue", "curveY", "parallel"]) if (!METRICS.has(state[key])) state[key] = start[key];
   if (!axisNamed(state.heatX)) state.heatX = start.heatX;
   if (!LATENCIES.some(([key]) => key === state.errors)) state.errors = start.errors;
-  state.chosen = state.chosen.filter((row) => Number.isInteger(row) && row >= 0 && row < COUNT).slice(0, MOST_CHOSEN);
+  state.chosen = [...new Set(state.chosen)].filter((row) => isIndex(row, COUNT)).slice(0, MOST_CHOSEN);
+  state.columns = [...new Set(state.columns)].filter((name) => METRICS.has(name));
+  state.only = ofAxes(state.only, (codes, axis) => Array.isArray(codes) && codes.every((code) => isIndex(code, axis.values.length)));
+  state.range = ofAxes(state.range, (ends) => Array.isArray(ends) && ends.length === 2 && ends.every(isBound));
+  state.held = ofAxes(state.held, (code, axis) => isIndex(code, axis.values.length));
+  if (!isBound(state.most)) state.most = null;
+  if (!Number.isInteger(state.rows) || state.rows < 1) state.rows = start.rows;
+  if (state.direction !== -1) state.direction = 1;
   if (!columns().some((column) => column.key === state.sort)) state.sort = "rank";
+}
+
+const isIndex = (value, size) => Number.isInteger(value) && value >= 0 && value < size;
+const isBound = (value) => value === null || typeof value === "number";
+
+// What is said of the axes there are; no name is found in it that was not put there.
+function ofAxes(given, fits) {
+  const kept = Object.create(null);
+  for (const axis of VARIED) {
+    const value = own(given, axis.name);
+    if (value !== undefined && fits(value, axis)) kept[axis.name] = value;
+  }
+  return kept;
 }
 
 function drawHead() {
@@ -128,6 +148,7 @@ function main() {
   byId("reset").addEventListener("click", () => {
     const { theme } = state;
     Object.assign(state, structuredClone(defaults), { theme });
+    mendState(start);
     writeHash();
     drawAll();
   });

@@ -4,18 +4,18 @@ const PAGES = [25, 100, 500];
 const MOST_CHOSEN = 12;
 const MOST_TRUTHS = 4; // as rows of the table and lines of a chart; more stand beside their points
 
-function errorName(metric) {
-  if (metric === "makespan_ms") return "err_pct/makespan";
-  return `err_pct/${metric}`;
+function errorName(name) {
+  if (name === "makespan_ms") return "err_pct/makespan";
+  return `err_pct/${name}`;
 }
 
 function columns() {
   const some = [
     { key: "rank", title: "rank", value: (row) => RANK[row] },
     ...VARIED.map((axis) => ({ key: `axis ${axis.name}`, title: axis.short, axis, value: (row) => axis.codes[row] })),
-    { key: "blocks", title: "KV blocks", value: (row) => (BLOCKS[row] < 0 ? NaN : BLOCKS[row]), truth: "kv/blocks" },
-    ...state.columns.filter((name) => METRICS[name]).map((name) => ({
-      key: name, title: titleOf(name), metric: name, value: (row) => METRICS[name][row], truth: name,
+    { key: "blocks", title: DATA.blocks_title, value: (row) => (BLOCKS[row] < 0 ? NaN : BLOCKS[row]), truth: "kv/blocks" },
+    ...state.columns.map((name) => ({
+      key: name, title: titleOf(name), metric: name, value: (row) => metric(name)[row], truth: name,
     })),
     { key: "status", title: "status", text: true, value: (row) => DATA.points.status[row] },
   ];
@@ -68,7 +68,7 @@ function headCell(column) {
 
 function truthRow(truth, all) {
   const cells = all.map((column) => {
-    const value = column.truth ? truth.metrics[column.truth] : undefined;
+    const value = column.truth ? truthValue(truth, column.truth) : undefined;
     return make("td", {}, value === undefined ? "" : format(value));
   });
   const text = `truth: ${truth.label}`;
@@ -95,8 +95,8 @@ function pointRow(row, all) {
     make("td", { class: "text" }, box), cells);
 }
 
-function truthTold(metric, row) {
-  const value = DATA.truths[truthKey(row)]?.metrics[metric];
+function truthTold(name, row) {
+  const value = truthValue(DATA.truths[truthKey(row)], name);
   return value === undefined ? null : `truth: ${format(value)}`;
 }
 
@@ -105,10 +105,9 @@ function statusText(row) {
   return EQUALS[row] >= 0 ? `${status}, equals another` : status;
 }
 
-function errorOf(metric, row) {
-  const errors = METRICS[errorName(metric)];
-  if (!errors || Number.isNaN(errors[row])) return null;
-  return make("span", { class: "error" }, percent(errors[row]));
+function errorOf(name, row) {
+  const error = metric(errorName(name))[row];
+  return Number.isNaN(error) ? null : make("span", { class: "error" }, percent(error));
 }
 
 function choose(row) {
@@ -134,7 +133,7 @@ function drawTableControls(count) {
   const shown = Math.min(count, state.rows);
   const sizes = [...new Set([...PAGES, state.rows])].filter((size) => size < COUNT || size === state.rows)
     .sort((a, b) => a - b).map((size) => [size, `${size} rows`]).concat([[Number.MAX_SAFE_INTEGER, "all rows"]]);
-  const others = Object.keys(METRICS).filter((name) => !state.columns.includes(name)).map((name) => [name, titleOf(name)]);
+  const others = [...METRICS.keys()].filter((name) => !state.columns.includes(name)).map((name) => [name, titleOf(name)]);
   const removable = state.columns.map((name) => [name, titleOf(name)]);
   const change = (columns) => { state.columns = columns; writeHash(); drawTable(); };
   replaceControls("table-controls",

@@ -79,8 +79,12 @@ function stepAt(second) {
   return low;
 }
 
+function within(index) {
+  return Math.min(Math.max(Math.trunc(index) || 0, 0), Math.max(STEP.length - 1, 0));
+}
+
 function goTo(index) {
-  state.step = Math.min(Math.max(index, 0), STEP.length - 1);
+  state.step = within(index);
   writeHash();
   drawStep();
   if (byId("over-chart").data) Plotly.relayout("over-chart", { shapes: [marker()] });
@@ -147,7 +151,7 @@ function drawWaits() {
 
 function drawAll() {
   applyTheme();
-  state.step = Math.min(Math.max(Math.trunc(state.step), 0), Math.max(STEP.length - 1, 0));
+  state.step = within(state.step);
   drawStepControls();
   drawStep();
   redraw();

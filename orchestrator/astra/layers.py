@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from profiles.routing import expert_block_ns
-from simulator.cluster.group import run_tokens
+from simulator.cluster.group import common_mode_ns, run_tokens
 from simulator.core.latency import Latency
 from simulator.network_tables import stages_of
 from simulator.profile_tables import load_tables, routing_of
@@ -19,7 +19,7 @@ from simulator.step_layers import LayerTime, StepLayers, StepSize
 
 
 class Split:
-    """Called with a step's size of every replica: what each runs, the tokens of all, and the layers."""
+    """Called with a step's size of every replica: what each runs, and its layers."""
 
     def __init__(self, layers: StepLayers, latency: Latency) -> None:
         self.layers, self.latency = layers, latency
@@ -28,16 +28,17 @@ class Split:
     def first_blocks(self) -> tuple[int, ...]:
         return self.layers.first_blocks if isinstance(self.layers, StageLayers) else (0,)
 
-    def __call__(
-        self, sizes: Sequence[StepSize]
-    ) -> tuple[list[StepSize], int, list[list[LayerTime]]]:
+    def __call__(self, sizes: Sequence[StepSize]) -> tuple[list[StepSize], list[list[LayerTime]]]:
         if not isinstance(self.layers, StageLayers):
             (size,) = sizes
-            return [size], size.num_tokens, [self.layers.split(size)]
-        counts = [size.num_tokens for size in sizes]
-        run = run_tokens(self.latency, counts) if len(sizes) > 1 else counts
+            return [size], [self.layers.split(size)]
+        run = [size.num_tokens for size in sizes]
+        if len(sizes) > 1:
+            run = run_tokens(self.latency, run)
+        chunks = any(size.prefill_tokens for size in sizes)
+        mode_ns = common_mode_ns(self.latency, run, chunks)
         runs = [replace(size, num_tokens=n) for size, n in zip(sizes, run, strict=True)]
-        return runs, sum(run), [self.layers.parts(size, sum(run)) for size in runs]
+        return runs, [self.layers.parts(size, sum(run), mode_ns) for size in runs]
 
 
 def split_of(members: Sequence[Prepared], path: Path) -> Split:

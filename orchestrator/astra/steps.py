@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from orchestrator.astra.layers import Split, split_of
 from profiles.errors import InputError
+from simulator.cluster.group import share_of
 from simulator.config import Point, load_point
 from simulator.network.config import Dimension, NetworkConfig
 from simulator.network.dialect import Dialect
@@ -59,6 +60,9 @@ class PointSteps:
         prepared = prepare(point, path)
         self.members = members_of(prepared, path)
         first = self.members[0].point
+        if first.moved is not None:
+            expected = "everything on the device: rows of a step read no other memory"
+            raise InputError(path, "placement", first.moved.model_dump(), expected)
         self.point = first
         engine = first.engine
         replicas = len(self.members)
@@ -100,8 +104,8 @@ class PointSteps:
         if not any(size.num_tokens for size in sizes):
             raise InputError(self.path, "--step", number, "a step that schedules tokens")
         whole = summed(sizes)
-        runs, expert_tokens, layers = self.split(sizes)
-        experts = self.experts(expert_tokens)
+        runs, layers = self.split(sizes)
+        experts = self.experts([size.num_tokens for size in runs])
         replicas = [
             step_rows(
                 parts,
@@ -118,14 +122,14 @@ class PointSteps:
         expected = replay(trace, self.network, f"step {number}").rank_ns
         return Step(whole, replicas, trace, expected)
 
-    def experts(self, tokens: int) -> ExpertRanks | None:
+    def experts(self, tokens: list[int]) -> ExpertRanks | None:
         """Who shares experts; None: nobody, or the ranks of the tables, as they were measured."""
         replicas, model = len(self.members), self.point.model
         if not (model.is_moe and self.point.engine.enable_expert_parallel):
             return None
         if replicas == 1 and not self.modelled:
             return None
-        return ExpertRanks(tokens, replicas, self.tensor, self.exchange)
+        return ExpertRanks(share_of(tokens), replicas, self.tensor, self.exchange)
 
 
 def members_of(prepared: Prepared, path: Path) -> list[Prepared]:

@@ -21,7 +21,7 @@ from orchestrator.runner import Progress, Runner
 from orchestrator.session import Session
 from orchestrator.store import SweepStore
 from orchestrator.sweep import SweepFile
-from orchestrator.truth_data import HEADLINE, Truth
+from orchestrator.truth_data import HEADLINE, Truth, content_id
 from orchestrator.truth_matching import simulated_requests
 from profiles.bundle import Floats
 from profiles.errors import InputError
@@ -127,6 +127,13 @@ def split(rows: list[Any], parts: int) -> list[list[Any]]:
 
 def nothing(truth: Truth) -> Floats:
     return np.full(measured_of(truth).shape, np.nan)
+
+
+def requests_id(truth: Truth) -> str:
+    """Of what was measured of every request, wherever it was read from."""
+    assert truth.requests is not None
+    columns = ("num_prompt_tokens", "num_output_tokens", *HEADLINE)
+    return content_id(*(getattr(truth.requests, name).tobytes() for name in columns))
 
 
 def measured_of(truth: Truth) -> Floats:

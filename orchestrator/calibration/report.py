@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ import yaml
 
 from orchestrator.calibration.evaluate import Candidates
 from orchestrator.calibration.judge import Judged
-from orchestrator.calibration.pictures import draw_fit
 from orchestrator.calibration.study import Study
 from orchestrator.calibration.uncertainty import Fit
 from orchestrator.expand import SweepPoint
 from orchestrator.store import SweepStore
 from orchestrator.tracked import git_commit
 from profiles.calibrated import CalibratedCard, Estimate
+from profiles.errors import InputError
 from simulator.result import write_whole
 from simulator.summary import servesweep_version
 
@@ -31,7 +32,7 @@ OBJECTIVES = {
 def calibrated_card(
     study: Study, points: list[SweepPoint], found: Fit, judged: list[Judged]
 ) -> CalibratedCard:
-    """`points` are candidates of the training runs; card and model are the first one's."""
+    """`points` are candidates of the training runs; `data` holds card and model of each."""
     first = points[0].prepared.point
     data: dict[str, dict[str, str]] = {}
     for point in points:
@@ -43,6 +44,8 @@ def calibrated_card(
                 "workload": point.prepared.workload.content_id,
                 "profile": point.prepared.profile_id,
                 "part": str(study.runs[run].part("train")),
+                "card": point.prepared.point.card.name,
+                "model": point.prepared.point.model.name,
             }
     errors: dict[str, dict[str, dict[str, float]]] = {}
     for one in judged:
@@ -77,6 +80,18 @@ def calibrated_card(
     )
 
 
+def check_writable(path: Path) -> None:
+    """Before a study of hours whose card is to be written there. Raises InputError."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}")  # as write_whole does
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        expected = f"a file that can be written: {error.strerror or error}"
+        raise InputError("command line", "--card", str(path), expected) from None
+
+
 def write_card(card: CalibratedCard, path: Path) -> None:
     text = "# Written by `servesweep calibrate`; a point names it: `calibration: FILE`.\n"
     data = card.model_dump(mode="json", exclude_none=True)
@@ -87,20 +102,20 @@ def write_card(card: CalibratedCard, path: Path) -> None:
 
 def write_report(
     study: Study,
-    free: Study,
     path: Path,
     store: SweepStore,
     tried: Candidates,
     found: Fit,
     judged: list[Judged],
     card: CalibratedCard,
+    pictures: list[Path],
+    host: str,
 ) -> list[Path]:
-    """card.yaml, report.md, report.json and the pictures. `free` is the study without the
-    parameters that were not searched, as `tried` and `found` are. Returns what was written."""
+    """card.yaml, report.md and report.json beside the pictures. `host`: how host time was found, if
+    it is a parameter. Returns what was written, and the pictures."""
     folder = store.folder
     card_path = folder / "card.yaml"
     write_card(card, card_path)
-    pictures = draw_fit(free, tried, found, folder / "plots") if free.parameters else []
     data = {
         "study": study.name,
         "objective": card.objective,
@@ -114,7 +129,7 @@ def write_report(
         "data": card.data,
         "versions": card.versions,
     }
-    text = markdown(study, path, tried, found, judged, card, [p.name for p in pictures])
+    text = markdown(study, path, tried, found, judged, card, [p.name for p in pictures], host)
     report, numbers = folder / "report.md", folder / "report.json"
     write_whole(report, lambda p: p.write_text(text, encoding="utf-8"))
     write_whole(numbers, partial(_dump, data))
@@ -145,6 +160,7 @@ def markdown(
     judged: list[Judged],
     card: CalibratedCard,
     pictures: list[str],
+    host: str,
 ) -> str:
     percent = f"{study.bootstrap.confidence:.0%}"
     how = (
@@ -158,10 +174,11 @@ def markdown(
     lines = [
         f"# Calibration {study.name}",
         "",
-        f"{card.model} on {card.card}, from `{path.name}`. {len(tried.cells)} candidates "
+        f"{card.fitted_to}, from `{path.name}`. {len(tried.cells)} candidates "
         f"({study.method}), {tried.failed} failed. Best objective {found.train:.3f} %. "
         f"The answer is {how}.",
         "",
+        *([host, ""] if host else []),
         f"Objective, {card.objective}, in %.",
         "",
         f"| parameter | fields | value | {percent} interval | range |",

@@ -18,17 +18,32 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from orchestrator.axes import Number
 from orchestrator.resolve import merge
-from orchestrator.sweep import CARD, CARD_FIELDS, Execution, Name, SweepFile, Tracking
+from orchestrator.sweep import (
+    CARD,
+    CARD_FIELDS,
+    Execution,
+    Name,
+    SweepFile,
+    Tracking,
+    check_section,
+    refuse_null,
+)
 from orchestrator.truth_config import TruthConfig
 from orchestrator.truth_part import Part
 from profiles.calibrated import FIELD, SECTIONS
-from profiles.errors import MISSING, FieldError, InputError, parse_model, read_yaml
+from profiles.card import Card
+from profiles.errors import (
+    MISSING,
+    NO_SUCH_FIELD,
+    FieldError,
+    InputError,
+    parse_model,
+    read_yaml,
+)
 from simulator.config import Frozen
 
-Number = (
-    Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
-)
 Side = Literal["train", "test"]
 Value = int | float
 Cell = tuple[Value, ...]  # a value of each parameter, in the study's order
@@ -43,7 +58,7 @@ class Parameter(Frozen):
 
     fields: Annotated[tuple[str, ...], Field(min_length=1)]
     range: tuple[Number, Number]
-    resolution: Annotated[Number, Field(gt=0)] | None = None
+    resolution: Number | None = None
     points: Annotated[int, Field(strict=True, ge=3, le=200)] = 13
 
     @model_validator(mode="after")
@@ -55,8 +70,9 @@ class Parameter(Frozen):
         low, high = self.range
         if not low < high:
             raise FieldError("range", self.range, "[low, high] with low below high")
-        if self.resolution is not None and self.resolution > high - low:
-            raise FieldError("resolution", self.resolution, f"at most the range, {high - low:g}")
+        if self.resolution is not None and not 0 < self.resolution <= high - low:
+            expected = f"above 0 and at most the range, {high - low:g}"
+            raise FieldError("resolution", self.resolution, expected)
         return self
 
     @property
@@ -126,7 +142,7 @@ class Search(Frozen):
     """A candidate is near the best up to this much above its objective."""
     trials: Annotated[int, Field(strict=True, ge=10, le=20_000)] = 300
     batch: Annotated[int, Field(strict=True, ge=1, le=1000)] = 20
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
 
 
 class Bootstrap(Frozen):
@@ -166,8 +182,11 @@ class Study(Frozen):
                 if field == "truth" or field not in CARD_FIELDS:
                     expected = f"one of {', '.join(f for f in CARD_FIELDS if f != 'truth')}"
                     raise FieldError(f"runs.{name}.point.{field}", run.point[field], expected)
+            refuse_null(run.point, f"runs.{name}.point")
             if not isinstance(self._card(run), dict):
                 raise FieldError(f"runs.{name}.point.card", MISSING, "a card here or in base")
+            where = f"runs.{name}.point.card" if CARD in run.point else "base.card"
+            check_section(Card, self._card(run), where)
         if not self.training:
             raise FieldError(
                 "runs", list(self.runs), "at least one run with a train that is not none"
@@ -209,7 +228,7 @@ class Study(Frozen):
         if any(cells):
             for parameter, *values in zip(self.parameters.values(), *cells, strict=True):
                 together |= dict.fromkeys(parameter.fields, values)
-        return SweepFile(
+        return StudySweep(
             name=self.name + suffix,
             base=self.base,
             cards=cards,
@@ -217,6 +236,7 @@ class Study(Frozen):
             zipped=(together,) if together else (),
             execution=self.execution,
             tracking=self.tracking,
+            study=self,
         )
 
     def mapping(self, run: str) -> dict[str, Any]:
@@ -224,6 +244,27 @@ class Study(Frozen):
         found = dict(self.base)
         merge(found, self.runs[run].point)
         return found
+
+
+class StudySweep(SweepFile):
+    """Candidates of a study as a sweep, whose errors name the study's fields."""
+
+    study: Annotated[Study, Field(exclude=True, repr=False)]
+
+    def place_of_card(self, name: str, field: str) -> str:
+        section = field.partition(".")[0]
+        if section == "truth":
+            return f"runs.{name}.{field}"
+        own = section in self.study.runs[name].point
+        return f"runs.{name}.point.{field}" if own else f"base.{field}"
+
+    def blamed(self, axis: str, below: str, error: InputError) -> tuple[str, Any]:
+        name, given = next((n, p) for n, p in self.study.parameters.items() if axis in p.fields)
+        if error.expected.startswith(NO_SUCH_FIELD):
+            return f"parameters.{name}.fields", axis
+        if not given.whole and all(isinstance(end, int) for end in given.range):
+            return f"parameters.{name}.resolution", given.resolution  # makes whole ends fractions
+        return f"parameters.{name}.range", error.value
 
 
 def load_study(path: Path) -> Study:

@@ -19,6 +19,7 @@ from orchestrator.calibration.surface import ROUGHNESS, Minimum, minimum
 from profiles.bundle import Floats, Ints
 
 WIDE = 0.5  # an interval over this share of the range says that nothing was determined
+NARROW = 0.05  # an interval up to this share of the range is determined, whatever it goes with
 TOGETHER = 0.9  # parameters whose estimates are correlated beyond this
 FEW = 5  # different estimates, from which no correlation is told
 KEPT = 3.0  # candidates up to this many times the best take part in the resampling
@@ -98,10 +99,12 @@ def resample(
 def warnings(study: Study, cell: Cell, low: Floats, high: Floats, estimates: Floats) -> list[str]:
     said = []
     names = list(study.parameters)
+    shares = []
     for i, (name, parameter) in enumerate(study.parameters.items()):
         first, last = parameter.range
         share = (high[i] - low[i]) / (last - first)
-        if cell[i] in (first, last):
+        shares.append(share)
+        if not first < cell[i] < last:
             said.append(f"{name} is at the end of its range ({cell[i]:g}): widen the range")
         elif low[i] <= first or high[i] >= last:
             end = first if low[i] <= first else last
@@ -116,7 +119,7 @@ def warnings(study: Study, cell: Cell, low: Floats, high: Floats, estimates: Flo
     spread = estimates.std(axis=0)
     for i in range(len(names)):
         for j in range(i):
-            if spread[i] == 0 or spread[j] == 0:
+            if spread[i] == 0 or spread[j] == 0 or max(shares[i], shares[j]) <= NARROW:
                 continue
             together = float(np.corrcoef(estimates[:, i], estimates[:, j])[0, 1])
             if abs(together) > TOGETHER:

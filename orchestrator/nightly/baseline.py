@@ -1,25 +1,43 @@
 """What was accepted: predictions, step by step, with the inputs they came from and the reason.
 
 FOLDER/baseline.json     a case: status, predictions, errors, inputs; and who accepted it, why
-FOLDER/<case>.parquet    its steps
+FOLDER/<case>.parquet    its steps, of every case that predicts a number of them
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.nightly.measure import Measured
-from profiles.errors import InputError
+from orchestrator.nightly.measure import KEPT_COLUMNS, Measured
+from profiles.errors import MISSING, InputError, parse_model
+from simulator.config import Frozen
 from simulator.result import write_whole
 
 FILE = "baseline.json"
+WHOLE = "a baseline, as `servesweep nightly --accept` writes it"
+
+
+class AcceptedCase(Frozen):
+    status: Literal["measured", "failed"]
+    predictions: dict[str, float]
+    errors: dict[str, float]
+    inputs: dict[str, str]
+
+
+class BaselineFile(Frozen):
+    """The content of baseline.json."""
+
+    reason: str
+    commit: str | None = None
+    cases: dict[str, AcceptedCase]
 
 
 @dataclass
@@ -36,31 +54,50 @@ class Accepted:
 @dataclass
 class Baseline:
     reason: str
-    commit: str | None
+    commit: str | None = None
     cases: dict[str, Accepted] = field(default_factory=dict)
 
 
 def load_baseline(folder: Path) -> Baseline | None:
-    """None if nothing was ever accepted. Raises InputError for a damaged one."""
+    """None if nothing was ever accepted: nothing is there. Raises InputError for a damaged one."""
     path = folder / FILE
-    if not path.is_file():
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise InputError(folder, "baseline", "no folder", "a folder for what is accepted")
+    if not os.path.lexists(path):
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found = Baseline(data["reason"], data.get("commit"))
-        for name, case in data["cases"].items():
-            steps = folder / steps_file(name)
-            found.cases[name] = Accepted(
-                case["status"],
-                case["predictions"],
-                case["errors"],
-                case["inputs"],
-                pq.read_table(steps) if steps.is_file() else None,
-            )
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        expected = "a baseline, as `servesweep nightly --accept` writes it"
-        raise InputError(path, "file", f"{type(error).__name__}: {error}", expected) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, error) from None
+    file = parse_model(BaselineFile, data, path)
+    found = Baseline(file.reason, file.commit)
+    for name, case in file.cases.items():
+        steps = None
+        if "steps" in case.predictions:
+            steps = read_steps(folder / steps_file(name), case.predictions["steps"])
+        found.cases[name] = Accepted(case.status, case.predictions, case.errors, case.inputs, steps)
     return found
+
+
+def read_steps(path: Path, num_steps: float) -> pa.Table:
+    """The accepted steps of a case. Raises InputError if they are not all there."""
+    if not path.is_file():
+        raise InputError(path, "file", MISSING, f"{num_steps:g} steps, as {FILE} says")
+    try:
+        table = pq.read_table(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise damaged(path, error) from None
+    if len(table) != num_steps:
+        raise InputError(path, "steps", len(table), f"{num_steps:g}, as {FILE} says")
+    known = [name for name in table.column_names if name in KEPT_COLUMNS]
+    if not known or any(not pa.types.is_int64(table.schema.field(name).type) for name in known):
+        raise InputError(path, "columns", ", ".join(table.column_names), WHOLE)
+    return table
+
+
+def damaged(path: Path, error: Exception) -> InputError:
+    said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return InputError(path, "file", said, WHOLE)
 
 
 def steps_file(name: str) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.nightly.baseline import Accepted, Baseline
-from orchestrator.nightly.measure import Measured
-from orchestrator.nightly.suite import Suite
+from orchestrator.nightly.measure import BATCH, Measured
+from orchestrator.nightly.suite import Group, Suite
 
 Question = Literal["changed", "accurate", "measured"]
 Verdict = Literal["fine", "regression", "not_comparable"]
@@ -70,7 +70,9 @@ def judge(
         findings += case_findings(suite, case, accepted.get(case.name))
         if case.status == "measured" and last is not None:
             findings += trend_findings(suite, case, last.get(case.name, {}))
-    findings += group_findings(suite, cases)
+    for name, group in suite.groups.items():
+        inside = [case for case in cases if case.group == name and case.status == "measured"]
+        findings += group_findings(name, group, inside)
     findings += missing_findings(cases, accepted)
     measured = sum(case.status in ("measured", "failed") for case in cases)
     if not measured:
@@ -96,9 +98,7 @@ def case_findings(suite: Suite, case: Measured, accepted: Accepted | None) -> li
     if case.status == "wrong_input":
         return [Finding(case.name, "measured", case.reason, "not_comparable")]
     if case.status == "failed":
-        before = "succeeded" if accepted and accepted.status == "measured" else "was not accepted"
-        text = f"failed, and {before} before: {case.reason}"
-        return [Finding(case.name, "accurate", text)]
+        return failed_findings(suite, case, accepted)
     if case.kind == "oracle":
         if case.difference is None:
             return []
@@ -107,9 +107,25 @@ def case_findings(suite: Suite, case: Measured, accepted: Accepted | None) -> li
     return [*changed_findings(case, accepted), *band_findings(suite, case)]
 
 
+def failed_findings(suite: Suite, case: Measured, accepted: Accepted | None) -> list[Finding]:
+    """A failure that was accepted is what was expected; its bands are still not measured."""
+    if accepted is not None and accepted.status == "failed":
+        return band_findings(suite, case) if case.kind == "point" else []
+    if accepted is None:
+        text = f"failed, and was not accepted before: {case.reason}"
+        return [Finding(case.name, "accurate", text)]
+    return [
+        Finding(case.name, "accurate", f"failed, and succeeded before: {case.reason}"),
+        Finding(case.name, "changed", "it failed: of what was predicted before, nothing is"),
+    ]
+
+
 def changed_findings(case: Measured, accepted: Accepted | None) -> list[Finding]:
     if accepted is None:
         text = "no baseline: --accept makes it one"
+        return [Finding(case.name, "changed", text, "not_comparable")]
+    if accepted.status == "failed":
+        text = "succeeded, and failed when it was accepted: --accept makes it the baseline"
         return [Finding(case.name, "changed", text, "not_comparable")]
     # A number that is new was never accepted; one that is gone is a change.
     differs = sorted(
@@ -158,14 +174,14 @@ def first_difference(now: pa.Table, before: pa.Table) -> str | None:
     for name in names:
         ours, theirs = now[name][first].as_py(), before[name][first].as_py()
         if ours != theirs:
-            changes.append("another batch" if name == "batch" else f"{name} {theirs} -> {ours}")
+            changes.append("another batch" if name == BATCH else f"{name} {theirs} -> {ours}")
     return f"first at step {first}: {', '.join(changes)}"
 
 
 def band_findings(suite: Suite, case: Measured) -> list[Finding]:
     found = []
     for metric, most in suite.points[case.name].bands.items():
-        value = case.errors.get(metric, case.predictions.get(metric))
+        value = case.value(metric)
         if value is None:
             text = f"{metric} was not measured; its band is {most:g}"
             found.append(Finding(case.name, "accurate", text, "not_comparable"))
@@ -175,18 +191,23 @@ def band_findings(suite: Suite, case: Measured) -> list[Finding]:
     return found
 
 
-def group_findings(suite: Suite, cases: list[Measured]) -> list[Finding]:
+def group_findings(name: str, group: Group, cases: list[Measured]) -> list[Finding]:
+    """`cases`: those of the group that were measured. A metric that one of them does not have can be
+    held against nothing, neither over the group nor as a trend."""
     found = []
-    for name, group in suite.groups.items():
-        inside = [case for case in cases if case.group == name and case.status == "measured"]
-        for metric, most in group.bands.items():
-            values = [abs(case.errors[metric]) for case in inside if metric in case.errors]
-            if not values:
-                continue
-            mean = float(np.mean(values))
-            if not mean <= most:
-                text = f"{metric} is {mean:.4g} over {len(values)} cases, its band is {most:g}"
-                found.append(Finding(name, "accurate", text))
+    for metric in dict.fromkeys((*group.bands, *group.worse)):
+        without = [case.name for case in cases if case.value(metric) is None]
+        if without:
+            text = f"{metric} was not measured of {', '.join(without)}; the group {name} has it"
+            found.append(Finding(name, "accurate", text, "not_comparable"))
+            continue
+        values = [abs(case.value(metric) or 0.0) for case in cases]
+        if metric not in group.bands or not values:
+            continue
+        mean, most = float(np.mean(values)), group.bands[metric]
+        if not mean <= most:
+            text = f"{metric} is {mean:.4g} over {len(values)} cases, its band is {most:g}"
+            found.append(Finding(name, "accurate", text))
     return found
 
 
@@ -194,12 +215,12 @@ def trend_findings(suite: Suite, case: Measured, last: dict[str, float]) -> list
     group = suite.groups.get(case.group)
     found = []
     for metric, most in (group.worse if group else {}).items():
-        if metric not in case.errors or metric not in last:
-            continue
-        grown = abs(case.errors[metric]) - abs(last[metric])
-        if grown > most:
+        value, before = case.value(metric), last.get(metric)
+        if value is None or before is None:
+            continue  # group_findings tells the first; the second is the first night that has it
+        if not abs(value) - abs(before) <= most:
             text = (
-                f"{metric} is {case.errors[metric]:.4g}, {last[metric]:.4g} in the last accepted "
+                f"{metric} is {value:.4g}, {before:.4g} in the last accepted "
                 f"night: worse by more than {most:g}"
             )
             found.append(Finding(case.name, "accurate", text))

@@ -45,6 +45,8 @@ STEP_COLUMNS = (
     "prefix_hits",
 )
 BATCH_COLUMNS = ("requests", "scheduled_tokens", "computed_tokens", "new_blocks", "preempted")
+BATCH = "batch"  # a digest of them
+KEPT_COLUMNS = (*STEP_COLUMNS, BATCH)
 
 
 @dataclass
@@ -63,6 +65,15 @@ class Measured:
     difference: str | None = None
     """Of an oracle case: the first line that differs from the recording."""
     notes: list[str] = field(default_factory=list)
+
+    def fail(self, reason: str) -> None:
+        """Whatever it gave until then is no prediction."""
+        self.status, self.reason = "failed", reason
+        self.predictions, self.errors, self.steps = {}, {}, None
+
+    def value(self, metric: str) -> float | None:
+        """An error or a prediction by its name; None if it was not measured."""
+        return self.errors.get(metric, self.predictions.get(metric))
 
 
 @dataclass(frozen=True)
@@ -101,9 +112,9 @@ def oracle_cases(suite: Suite, base: Path) -> list[Measured]:
                 case.status, case.reason = "wrong_input", str(error)
             except (OSError, ValueError, KeyError) as error:
                 case.status = "wrong_input"
-                case.reason = f"{scenario.folder}: {type(error).__name__}: {error}"
-            except (SimulationError, AssertionError, IndexError) as error:
-                case.status, case.reason = "failed", f"{type(error).__name__}: {error}"
+                case.reason = f"{scenario.folder}: {crash(error)}"
+            except Exception as error:  # the code that is judged may do anything
+                case.fail(crash(error))
             found.append(case)
     return found
 
@@ -125,6 +136,9 @@ def ready_points(suite: Suite, path: Path) -> tuple[list[Ready], list[Measured]]
         except InputError as error:
             others.append(Measured(name, case.group, "point", "wrong_input", str(error)))
             continue
+        except Exception as error:  # the code that is judged may do anything
+            others.append(Measured(name, case.group, "point", "failed", crash(error)))
+            continue
         ready.append(Ready(name, case, prepared, truth))
     return ready, others
 
@@ -140,18 +154,23 @@ def traced(ready: Ready) -> Measured:
     case = Measured(ready.name, ready.case.group, "point", "measured", inputs=inputs_of(ready))
     try:
         result = run(ready.prepared, steps=True)
+        assert result.steps is not None
+        case.predictions = metrics_of(result)
+        case.steps = kept_steps(result.steps)
+        case.notes = list(result.summary["notes"])
+        if ready.truth is not None:
+            comparison = compare_with_truth(result, ready.truth)
+            case.errors = comparison.flat()
+            case.notes += comparison.notes
     except SimulationError as error:
-        case.status, case.reason = "failed", str(error)
-        return case
-    assert result.steps is not None
-    case.predictions = metrics_of(result)
-    case.steps = kept_steps(result.steps)
-    case.notes = list(result.summary["notes"])
-    if ready.truth is not None:
-        comparison = compare_with_truth(result, ready.truth)
-        case.errors = comparison.flat()
-        case.notes += comparison.notes
+        case.fail(str(error))
+    except Exception as error:  # the code that is judged may do anything
+        case.fail(crash(error))
     return case
+
+
+def crash(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def inputs_of(ready: Ready) -> dict[str, str]:
@@ -184,7 +203,7 @@ def kept_steps(steps: pa.Table) -> pa.Table:
         int.from_bytes(hashlib.sha256(repr(row).encode()).digest()[:4], "little")
         for row in zip(*lists, strict=True)
     ]
-    columns["batch"] = pa.array(digests, pa.int64())
+    columns[BATCH] = pa.array(digests, pa.int64())
     return pa.table(columns)
 
 

@@ -89,6 +89,8 @@ def row(case: Measured, judgement: Judgement) -> str:
     state = "ok" if case.status == "measured" and not found else case.status.replace("_", " ")
     if found and case.status == "measured":
         state = f"{len(found)} findings"
+    if case.status == "failed" and not found:
+        state = "failed, as accepted"
     error = case.errors.get(MEAN_ABS)
     shown = f"{error:.3f} %" if error is not None else ""
     steps = f"{case.predictions['steps']:.0f}" if "steps" in case.predictions else ""

@@ -11,7 +11,6 @@ OUT/<name>/
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.executors import Executor, RayExecutor, SerialExecutor
-from orchestrator.identity import code_stamp
 from orchestrator.nightly.baseline import (
     Baseline,
     load_baseline,
@@ -27,7 +25,7 @@ from orchestrator.nightly.baseline import (
     write_baseline,
     write_steps,
 )
-from orchestrator.nightly.bisect import bisect
+from orchestrator.nightly.bisect import Bisection
 from orchestrator.nightly.detector import Judgement, judge
 from orchestrator.nightly.measure import (
     Measured,
@@ -46,16 +44,21 @@ from orchestrator.nightly.report import (
     write_text,
 )
 from orchestrator.nightly.suite import Suite
-from orchestrator.nightly.trend import ACCEPTED, SUITE, last_accepted
+from orchestrator.nightly.tracked import tags_of, tracked_case, tracked_night
+from orchestrator.nightly.trend import last_accepted
 from orchestrator.plan import Plan
 from orchestrator.runner import Progress, Runner
 from orchestrator.store import SweepStore
 from orchestrator.tracked import git_commit
-from orchestrator.tracking import TrackedPoint, TrackedSweep, Tracker, TrackingReport
+from orchestrator.tracking import Tracker, TrackingReport
 from orchestrator.worker import Limits
 from profiles.errors import InputError
 from simulator.result import write_whole
 from simulator.summary import servesweep_version
+
+MEASURED, JUDGEMENT = "measured.json", "judgement.json"
+REPORT, JUNIT = "report.md", "junit.xml"
+STEPS = "steps"
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,33 @@ def run_night(
     tell: Callable[[str], None],
 ) -> Night:
     """Raises InputError for a wrong suite or baseline, and for --accept of what was not measured."""
+    if accept is not None and not accept.strip():
+        raise InputError("command line", "--accept", accept, "the reason, in words")
     started = datetime.datetime.now(datetime.UTC)
     baseline_folder = path.parent / suite.baseline
-    baseline = load_baseline(baseline_folder)
     tracked = track and suite.tracking.enabled
     experiment = suite.tracking.experiment or suite.name
     store = SweepStore(out / suite.name)
     with store.locked():
-        store.journal_path.unlink(missing_ok=True)  # a night measures anew
+        clear(store)
+        baseline = load_baseline(baseline_folder)
         cases = measure(suite, path, store, address, serial, make_progress)
         files = write_measured(store.folder, cases)
         last, trend = (
             last_accepted(suite.tracking.uri, experiment, out) if tracked else (None, "not asked")
         )
         judgement = judge(suite, cases, baseline, last)
-        origins = bisect(suite, path, cases, baseline, judgement, tell) if bisected else []
         versions = {"servesweep": servesweep_version(), "commit": git_commit() or "none"}
-        files += write_judgement(
-            store.folder, suite, cases, judgement, baseline, trend, origins, versions
-        )
+
+        def write(origins: list[str]) -> list[Path]:
+            return write_judgement(
+                store.folder, suite, cases, judgement, baseline, trend, origins, versions
+            )
+
+        written = write([])
+        if bisected:  # may take hours: the night is told first
+            written = write(Bisection(suite, path, baseline, judgement, tell).origins(cases))
+        files += written
         changed = None
         if accept is not None:
             changed = accept_night(baseline_folder, cases, baseline, accept, judgement)
@@ -113,6 +124,16 @@ def run_night(
                 tags = tags_of(judgement, accept)
                 report = tracker.finish(files, tags, tell=tell)
     return Night(store.folder, cases, judgement, changed, report)
+
+
+def clear(store: SweepStore) -> None:
+    """A night measures anew, and one that ends early leaves no other night's verdict behind."""
+    store.journal_path.unlink(missing_ok=True)
+    store.results_path.unlink(missing_ok=True)
+    for name in (MEASURED, JUDGEMENT, REPORT, JUNIT):
+        (store.folder / name).unlink(missing_ok=True)
+    for old in (store.folder / STEPS).glob("*.parquet"):
+        old.unlink()
 
 
 def measure(
@@ -132,7 +153,7 @@ def measure(
         if case.status == "measured":
             apart = disagreement(case, outcomes.get(one.name))
             if apart is not None:
-                case.status, case.reason = "failed", apart
+                case.fail(apart)
         points[one.name] = case
     return [*(points[name] for name in suite.points), *oracle_cases(suite, path.parent)]
 
@@ -167,14 +188,12 @@ def run_points(
 
 
 def write_measured(folder: Path, cases: list[Measured]) -> list[Path]:
-    steps = folder / "steps"
+    steps = folder / STEPS
     steps.mkdir(exist_ok=True)
-    for old in steps.glob("*.parquet"):
-        old.unlink()
     for case in cases:
         if case.steps is not None:
             write_whole(steps / steps_file(case.name), partial(write_steps, case.steps))
-    return [write_json(folder / "measured.json", measured_json(cases))]
+    return [write_json(folder / MEASURED, measured_json(cases))]
 
 
 def write_judgement(
@@ -201,9 +220,9 @@ def write_judgement(
     text = markdown(suite, cases, judgement, baseline, trend, origins, versions)
     xml = junit(suite, cases, judgement).decode()
     return [
-        write_json(folder / "judgement.json", data),
-        write_text(folder / "report.md", text),
-        write_text(folder / "junit.xml", xml),
+        write_json(folder / JUDGEMENT, data),
+        write_text(folder / REPORT, text),
+        write_text(folder / JUNIT, xml),
     ]
 
 
@@ -214,8 +233,6 @@ def accept_night(
     reason: str,
     judgement: Judgement,
 ) -> list[str]:
-    if not reason.strip():
-        raise InputError("command line", "--accept", reason, "the reason, in words")
     wrong = [case for case in cases if case.status == "wrong_input"]
     if wrong or not judgement.measured:
         text = f"{wrong[0].name}: {wrong[0].reason}" if wrong else "nothing was measured"
@@ -223,42 +240,3 @@ def accept_night(
             "command line", "--accept", text, "cases that were all measured or skipped"
         )
     return write_baseline(folder, cases, baseline, reason, git_commit())
-
-
-def tracked_night(
-    suite: Suite, judgement: Judgement, started: datetime.datetime, versions: dict[str, str]
-) -> TrackedSweep:
-    """A run of its own for every night, named by when it began."""
-    stamp = started.strftime("%Y-%m-%d %H:%M:%S")
-    text = f"{suite.name} {started.isoformat()} {code_stamp()}"
-    return TrackedSweep(
-        name=f"{suite.name} {stamp}",
-        sweep_id=hashlib.sha256(text.encode()).hexdigest()[:16],
-        tags={SUITE: suite.name, **{f"servesweep.{n}": v for n, v in versions.items()}},
-        params={"findings": len(judgement.findings), "measured": judgement.measured},
-    )
-
-
-def tags_of(judgement: Judgement, accept: str | None) -> dict[str, str]:
-    tags = {
-        "servesweep.verdict": judgement.verdict,
-        "servesweep.predictions_changed": judgement.answer("changed"),
-        "servesweep.accurate": judgement.answer("accurate"),
-        ACCEPTED: "true" if judgement.verdict == "fine" or accept is not None else "false",
-    }
-    if accept is not None:
-        tags["servesweep.accepted_because"] = accept
-    return tags
-
-
-def tracked_case(case: Measured, night: str) -> TrackedPoint:
-    reason = None if case.status == "measured" else f"{case.status}: {case.reason}"
-    return TrackedPoint(
-        point_id=f"{night}-{case.name}",
-        name=case.name,
-        params={"group": case.group},
-        metrics={**case.predictions, **case.errors},
-        tags={f"servesweep.{name}": value[:64] for name, value in case.inputs.items() if value},
-        status="finished" if case.status == "measured" else "failed",
-        reason=reason,
-    )

@@ -48,6 +48,7 @@ class Group(Frozen):
     """bands: metric -> most that the mean of its absolute values over the group's cases may be.
 
     worse: metric -> how much it may grow beyond the last accepted night's.
+    Every case of the group that is measured must have each of these metrics.
     """
 
     bands: Bands = Field(default_factory=dict)

@@ -126,6 +126,9 @@ def check_recordable(prepared: Prepared, source: Path, device_model: bool) -> No
     if point.prefix_storage != "none":
         expected = "none: a storage tier has no counterpart in the recorded engine"
         raise InputError(source, "prefix_storage", point.prefix_storage, expected)
+    if point.placement is not None:
+        expected = "nothing: weights and KV cache are on the recorded engine's device"
+        raise InputError(source, "placement", point.placement.model_dump(), expected)
     if not point.engine.null_block:
         expected = "true: vLLM always keeps the null block"
         raise InputError(source, "engine.null_block", False, expected)

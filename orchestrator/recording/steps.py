@@ -22,7 +22,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,15 +182,18 @@ def read_steps(path: Path, num_requests: int) -> list[Step]:
     return steps
 
 
-def host_ns(steps: Sequence[Step]) -> tuple[Any, Any]:
+def host_ns(steps: Sequence[Step], of: Container[int] | None = None) -> tuple[Any, Any]:
     """What the host adds to steps, and how many requests were in each: two arrays.
 
     Of steps that follow another at once under synchronous scheduling: from one scheduling to the
     next, less the device's time; with real kernels that is the time its output was waited for.
+    `of`: of those steps alone whose requests are all among these.
     """
     host, requests = [], []
     for step, following in itertools.pairwise(steps):
         if not step.sched or not step.running_after:
+            continue
+        if of is not None and not all(r in of for r, _, _ in step.sched):
             continue
         start, end = step.device_ns or (0, step.execute_ns)
         device = end - start

@@ -8,7 +8,7 @@ import re
 import shlex
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from profiles.errors import InputError
 
@@ -48,10 +48,23 @@ def tracking_address(given: str | None, folder: Path) -> str:
     if scheme not in SCHEMES and not address.startswith("file:") and scheme not in _plugins():
         expected = f"an address that MLflow knows: {', '.join(SCHEMES)}"
         raise InputError(source, "uri", address, expected)
+    if address.startswith(("http://", "https://")) and not _is_server(address):
+        raise InputError(source, "uri", shown(address), "http://host:port, of a tracking server")
     if address.startswith("file:"):
         expected = "sqlite:///path/to/mlflow.db; MLflow gave up its file store"
         raise InputError(source, "uri", address, expected)
     return address
+
+
+def _is_server(address: str) -> bool:
+    """Whether an address can be one: a host, and a port that is a number."""
+    if any(character.isspace() or not character.isprintable() for character in address):
+        return False
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _plugins() -> set[str]:

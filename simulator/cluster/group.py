@@ -64,10 +64,12 @@ class Group:
         end_ns = int(start_ns)
         if any(tokens):
             run = run_tokens(self._latency, tokens)
+            chunks = any(one.newest_batch().prefill_chunk for one in self._instances)
+            share, mode_ns = share_of(run), common_mode_ns(self._latency, run, chunks)
             for one in self._instances:
                 one.newest_batch().start_ns = start_ns
             alone = [
-                price(one.engine, count, sum(run))
+                price(one.engine, count, sum(run), share, mode_ns)
                 for one, count in zip(self._instances, run, strict=True)
             ]
             end_ns = max(alone)
@@ -105,12 +107,32 @@ class Group:
             self.event_ns = max(arrival_ns, self._now_ns)
 
 
-def run_tokens(latency: Latency, tokens: list[int]) -> list[int]:
-    """What dense layers run: all as many as the largest where all replay graphs, as vLLM pads."""
+def run_tokens(latency: Latency, tokens: Sequence[int]) -> list[int]:
+    """What every replica runs, as vLLM pads: to a graph's size each, and all to the largest where
+    all replay graphs (`coordinate_batch_across_dp`)."""
     run = [count or DUMMY_TOKENS for count in tokens]
-    largest = max(run)
-    if largest > int(latency.params[0].max_capture_size):
+    if len(latency.padded_tokens) > max(run):  # a linear law has no table of it
+        run = [int(latency.padded_tokens[count]) for count in run]
+    if max(run) > latency.params[0].max_capture_size:
         return run
-    if len(latency.padded_tokens) > largest:  # a linear law has no table of it
-        largest = int(latency.padded_tokens[largest])
-    return [largest] * len(run)
+    return [max(run)] * len(run)
+
+
+def common_mode_ns(latency: Latency, run: Sequence[int], chunks: bool) -> int:
+    """What the mode adds that replicas agree on: of no graphs, piecewise and full ones, which each
+    needs for its batch, the first (`_post_process_cudagraph_mode`)."""
+    params = latency.params[0]
+    if max(run) > params.max_capture_size:
+        return int(params.eager_ns)
+    return int(params.piecewise_ns if chunks else params.full_graph_ns)
+
+
+def share_of(run: Sequence[int]) -> int:
+    """The equal share whose exchange loads a link as much as these unequal ones.
+
+    Where replicas run unequal numbers of tokens, vLLM's `all_gatherv` is a broadcast and its
+    `reduce_scatterv` a reduction of every replica's part, all at once. Around NCCL's ring a link
+    carries all parts but that of the replica it leads to, so the link to the smallest decides.
+    """
+    others = len(run) - 1
+    return -(-(sum(run) - min(run)) // others) if others else run[0]

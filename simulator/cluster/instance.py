@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +55,12 @@ class Instance:
         workload: Workload,
         max_in_flight: int | None = None,
         check: bool = False,
-        refuses: Set[int] = frozenset(),
+        refuses: Iterable[int] = (),
+        role: str = "both",
     ) -> None:
         self.number = number
-        self.refuses = refuses  # requests that can never run here
+        self.role = role
+        self.refuses = set(refuses)  # requests that can never run here
         self.engine = engine
         self.max_in_flight = max_in_flight or NO_LIMIT
         self.in_flight = 0
@@ -84,6 +86,11 @@ class Instance:
         """Requests it has and does not run, arrived at this very moment included."""
         return self.in_flight - self.running
 
+    @property
+    def queued(self) -> int:
+        """Requests that its scheduler has queued: without those that it takes in with its next step."""
+        return int(self._counters[NUM_UNFINISHED]) - self.running
+
     def cached_tokens(self, r: int) -> int:
         return int(cached_tokens(self.engine, r))
 
@@ -108,7 +115,7 @@ class Instance:
         """Request `r` arrives."""
         self.in_flight += 1
         hand_over(self.engine, r, now_ns)
-        self._look_ahead()
+        self.look_ahead()
 
     def took(self, instance: Instance) -> None:
         """One of the cluster's instances was given a request; `take` has seen to it."""
@@ -130,7 +137,7 @@ class Instance:
                 self.cannot_go_on(reason)
             elif reason != state.REACHED_UNTIL or self._next_event_ns() >= until_ns:
                 break
-        self._look_ahead()
+        self.look_ahead()
         return self.finished()
 
     def verify(self) -> None:
@@ -152,7 +159,8 @@ class Instance:
         done: list[int] = self.engine.queues.finished[:count].tolist()
         return done
 
-    def _look_ahead(self) -> None:
+    def look_ahead(self) -> None:
+        """When it does something next."""
         self.event_ns = self._next_event_ns()
 
     def _next_event_ns(self) -> int:

@@ -2,10 +2,11 @@
 
 What a file says of an instance becomes overrides of the point: card, parallel degrees, limits, links.
 What it does not say is the point's. Read as LLMServingSim simulates it: link_bw in 2^30 bytes a second,
-no all-reduce after the embedding, requests to the instance with the least load for its seats.
+no all-reduce after the embedding, requests to the instance with the least load for its seats. Weights
+and KV cache outside the device are in llmservingsim_placement.py.
 
-Not simulated, and refused: weights or KV cache outside the device (placement), processing in memory,
-sub-batch interleaving. Power is not simulated and left out.
+Not simulated, and refused: processing in memory, sub-batch interleaving. Power is not simulated and left
+out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from pydantic import Field
 
 from profiles.errors import InputError, parse_model
 from profiles.foreign import Foreign, json_object, read_file
-from simulator.cluster.config import ClusterConfig, InstanceConfig, RoutingConfig
+from profiles.model import ModelConfig
+from simulator.cluster.config import (
+    ClusterConfig,
+    InstanceConfig,
+    KVTransferConfig,
+    RoutingConfig,
+)
+from simulator.cluster.llmservingsim_placement import HostMemory, placement_of
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -63,6 +71,7 @@ class InstanceFile(Foreign):
 
 class NodeFile(Foreign):
     num_instances: Positive
+    cpu_mem: HostMemory | None = None
     instances: tuple[InstanceFile, ...]
 
 
@@ -70,16 +79,20 @@ class ClusterFile(Foreign):
     num_nodes: Positive
     link_bw: OrList
     link_latency: OrList
+    cxl_mem: HostMemory | None = None
     nodes: tuple[NodeFile, ...]
 
 
-def load_cluster(path: Path, model_name: str) -> ClusterConfig:
+def load_cluster(path: Path, model: ModelConfig) -> ClusterConfig:
     """The cluster of a file, for a point with that model. Raises InputError."""
     data = json_object(read_file(path), path)
     file = parse_model(ClusterFile, data, path)
     raw = [one for node in data["nodes"] for one in node["instances"]]
     found = [one for node in file.nodes for one in node.instances]
-    _check(path, file, raw, found, model_name)
+    node_of = [node for node in file.nodes for _ in node.instances]
+    # All nodes' memory has the first one's bandwidth and latency.
+    timing = file.nodes[0].cpu_mem
+    _check(path, file, raw, found, model.name)
     group_sizes = {one.dp_group: sum(o.dp_group == one.dp_group for o in found) for one in found}
     instances = []
     for place, (one, fields) in enumerate(zip(found, raw, strict=True)):
@@ -93,11 +106,38 @@ def load_cluster(path: Path, model_name: str) -> ClusterConfig:
                 },
                 engine=_engine(one, fields),
                 links=_links(path, where, file, one, group_sizes, found),
+                placement=placement_of(
+                    path,
+                    where,
+                    one.placement or {},
+                    model,
+                    timing and timing.of(node_of[place].cpu_mem),
+                    file.cxl_mem,
+                ),
                 data_parallel_group=one.dp_group,
                 role=one.pd_type or "both",
             )
         )
-    return ClusterConfig(instances=tuple(instances), routing=RoutingConfig(by_capacity=True))
+    return ClusterConfig(
+        instances=tuple(instances),
+        routing=RoutingConfig(by_capacity=True),
+        kv_transfer=_kv_transfer(path, file, found),
+    )
+
+
+def _kv_transfer(
+    path: Path, file: ClusterFile, found: list[InstanceFile]
+) -> KVTransferConfig | None:
+    """Layer by layer over the link between instances, their network's last; the prefill instance's
+    token is the first one."""
+    if not any(one.pd_type for one in found):
+        return None
+    return KVTransferConfig(
+        connector="P2pNcclConnector",
+        bandwidth_gibps=_at(path, "link_bw", file.link_bw, 1, 2),
+        latency_ns=_at(path, "link_latency", file.link_latency, 1, 2),
+        first_token="prefill",
+    )
 
 
 def _check(
@@ -127,20 +167,6 @@ def _check(
         for field in REFUSED:
             if fields.get(field):
                 raise InputError(path, f"{where}: {field}", True, "false: it is not simulated")
-        if one.placement and _elsewhere(one.placement):
-            expected = "everything on the npu: other memory is not simulated"
-            raise InputError(path, f"{where}: placement", _elsewhere(one.placement), expected)
-
-
-def _elsewhere(placement: dict[str, Any]) -> str | None:
-    """The first place of weights or KV cache that is not the device."""
-    rules = [placement.get("default", {}), *placement.get("blocks", [])]
-    rules += list(placement.get("layers", {}).values())
-    for rule in rules:
-        for kind in ("weights", "kv_loc"):
-            if str(rule.get(kind, "npu")) != "npu":
-                return f"{kind} on {rule[kind]}"
-    return None
 
 
 def _engine(one: InstanceFile, fields: dict[str, Any]) -> dict[str, Any]:
@@ -176,8 +202,12 @@ def _links(
         dims.append("instances")
     links: dict[str, Any] = {"embedding_all_reduce": False}
     for place, dim in enumerate(dims):
+        bandwidth = _at(path, "link_bw", file.link_bw, place, len(dims))
+        if dim == "data":
+            # Their replicas exchange the tokens of one of them, where vLLM's exchange those of all.
+            bandwidth *= group_sizes[one.dp_group]
         link = {
-            "bandwidth_gibps": _at(path, "link_bw", file.link_bw, place, len(dims)),
+            "bandwidth_gibps": bandwidth,
             "latency_ns": _at(path, "link_latency", file.link_latency, place, len(dims)),
         }
         if dim != "instances":

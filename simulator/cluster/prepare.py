@@ -8,12 +8,13 @@ from typing import Any
 
 from profiles.errors import InputError, parse_model
 from simulator.cluster.config import ClusterConfig, InstanceConfig
+from simulator.cluster.kv_transfer import check_kv_transfer, kv_transfer_settings
 from simulator.cluster.llmservingsim import load_cluster
 from simulator.cluster.router import router
 from simulator.config import Point
 from simulator.simulation import Prepared, PreparedCluster, prepare_instance
 
-ALIKE = ("card", "profile", "overhead", "links")
+ALIKE = ("card", "profile", "overhead", "links", "placement")
 
 
 def prepare_cluster(point: Point, source: str | Path) -> Prepared:
@@ -25,10 +26,6 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
     for number, (_, one) in enumerate(configs):
         if one.data_parallel_group is not None:
             groups.setdefault(one.data_parallel_group, []).append(number)
-    for i, one in configs:
-        if one.role != "both":
-            expected = "both: handing a KV cache to another instance is not simulated"
-            raise InputError(source, f"cluster.instances[{i}].role", one.role, expected)
     points = [instance_point(point, one, i, source) for i, one in configs]
     _check_engines(point, points, source)
     for name, members in groups.items():
@@ -43,11 +40,19 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
             prepared[key] = prepare_instance(points[number], where, key[1])
         instances.append(prepared[key])
     _check_tiers(point, instances, groups, source)
+    parts = [
+        None if one.role == "both" else kv_transfer_settings(config, one.role, i, part, source)
+        for (i, one), part in zip(configs, instances, strict=True)
+    ]
+    check_kv_transfer([one for _, one in configs], instances, source)
     cluster = PreparedCluster(
         tuple(instances),
         tuple(tuple(members) for members in groups.values() if len(members) > 1),
         tuple(one.max_in_flight for _, one in configs),
         config.routing,
+        tuple(one.role for _, one in configs),
+        tuple(parts),
+        config.kv_transfer,
     )
     return replace(instances[0], point=point, cluster=cluster)
 
@@ -57,9 +62,9 @@ def cluster_of(point: Point) -> ClusterConfig:
     assert point.cluster is not None
     if point.cluster.llmservingsim is None:
         return point.cluster
-    read = load_cluster(point.cluster.llmservingsim, point.model.name)
-    given = "routing" in point.cluster.model_fields_set
-    return read.model_copy(update={"routing": point.cluster.routing}) if given else read
+    read = load_cluster(point.cluster.llmservingsim, point.model)
+    given = point.cluster.model_fields_set & {"routing", "kv_transfer"}
+    return read.model_copy(update={field: getattr(point.cluster, field) for field in given})
 
 
 def instance_point(point: Point, config: InstanceConfig, place: int, source: str | Path) -> Point:
@@ -69,7 +74,7 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
     }
     for name, given in config.overrides().items():
         own = getattr(point, name)
-        whole = own is None or name in ("card", "profile", "links")
+        whole = own is None or name in ("card", "profile", "links", "placement")
         fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
     where = f"{source}, cluster.instances[{place}]"
     made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)

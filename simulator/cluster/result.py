@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulator.cluster.instance import Instance
 from simulator.metrics import latency_metrics
+from simulator.placement.report import added
 from simulator.result import Result, requests_table, steps_table, timeseries_table
 from simulator.simulation import Prepared, PreparedCluster
 from simulator.summary import summarize
@@ -22,6 +24,7 @@ from simulator.summary import summarize
 ADDED = ("running", "waiting", "prompt_throughput", "generation_throughput")
 TIER_STATE = ("capacity_chunks", "chunks", "evicted_chunks")  # of the tier itself
 COUNTED = ("steps", "preemptions")
+OF_PREFILL = ("queued_ns", "first_scheduled_ns", "hit_tokens_gpu")
 
 
 def merged(
@@ -29,18 +32,22 @@ def merged(
     cluster: PreparedCluster,
     instances: Sequence[Instance],
     owner: NDArray[np.int64],
+    prefilled_by: NDArray[np.int64],
     arrival_ns: NDArray[np.int64],
     refused: Mapping[int, str],
     *,
     steps: bool,
 ) -> Result:
-    """`owner[r]`: who served request r, -1 if nobody did; `arrival_ns[r]`: when it came."""
+    """`owner[r]`: who served request r, -1 if nobody did; `prefilled_by[r]`: who computed its prompt and
+    handed it over; `arrival_ns[r]`: when it came."""
     workload = prepared.workload
     for instance in instances:  # who was never handed over still came, or never did
         instance.engine.kv.infos.arrival_ns[:] = arrival_ns
     tiers = list(prepared.point.chosen_tiers)
     own = [requests_table(one.engine, workload, dict(refused), tiers) for one in instances]
     requests = _own_rows(own, owner)
+    if cluster.kv_transfer is not None:
+        requests = _with_prefill(requests, _own_rows(own, prefilled_by), instances)
     series = [timeseries_table(one.engine) for one in instances]
     blocks = [int(one.engine.kv.pool[0].num_usable_blocks) for one in instances]
     parts = [
@@ -56,8 +63,9 @@ def merged(
                 for number, one in enumerate(each)
             ]
         )
-    summary = _summary(prepared, cluster, instances, parts, requests, refused, owner)
-    return Result(summary, requests, _added(series, blocks), table)
+    served = [int((owner == i).sum() + (prefilled_by == i).sum()) for i in range(len(instances))]
+    summary = _summary(prepared, cluster, instances, parts, requests, refused, served)
+    return Result(summary, requests, _added(_counted_once(series, cluster), blocks), table)
 
 
 def _own_rows(tables: Sequence[pa.Table], owner: NDArray[np.int64]) -> pa.Table:
@@ -67,6 +75,36 @@ def _own_rows(tables: Sequence[pa.Table], owner: NDArray[np.int64]) -> pa.Table:
     taken = pa.concat_tables(tables).combine_chunks().take(pa.array(rows))
     numbers = pa.array(owner, pa.int64(), mask=owner < 0)
     return taken.append_column("instance", numbers)
+
+
+def _with_prefill(requests: pa.Table, before: pa.Table, instances: Sequence[Instance]) -> pa.Table:
+    """Rows of decode instances, with what their prefill instances know of them."""
+    handed = pc.is_valid(before["instance"])
+    for name in OF_PREFILL:
+        column = pc.if_else(handed, before[name], requests[name])
+        requests = requests.set_column(requests.column_names.index(name), name, column)
+    preemptions = pc.add(requests["preemptions"], pc.if_else(handed, before["preemptions"], 0))
+    place = requests.column_names.index("preemptions")
+    requests = requests.set_column(place, "preemptions", preemptions.cast(pa.int32()))
+    transfers = instances[0].engine.storage.transfers
+    requests = requests.append_column("prefill_instance", before["instance"])
+    requests = requests.append_column("prefill_end_ns", before["last_token_ns"])
+    read_ns = np.ascontiguousarray(transfers.load_end_ns)
+    return requests.append_column("kv_read_ns", pa.array(read_ns, pa.int64(), mask=read_ns <= 0))
+
+
+def _counted_once(series: Sequence[pa.Table], cluster: PreparedCluster) -> list[pa.Table]:
+    """Prompts count where they are computed, tokens where the client gets them from."""
+    made = []
+    for table, role in zip(series, cluster.roles, strict=True):
+        nothing = pa.array(np.zeros(len(table)))
+        theirs = cluster.kv_transfer is not None and cluster.kv_transfer.first_token == "decode"
+        empty = ["prompt_throughput"] if role == "decode" else []
+        empty += ["generation_throughput"] if role == "prefill" and theirs else []
+        names = table.column_names
+        columns = [nothing if name in empty else table[name] for name in names]
+        made.append(pa.table(columns, names=names))
+    return made
 
 
 def _added(series: Sequence[pa.Table], blocks: Sequence[int]) -> pa.Table:
@@ -89,9 +127,10 @@ def _summary(
     parts: Sequence[dict[str, Any]],
     requests: pa.Table,
     refused: Mapping[int, str],
-    owner: NDArray[np.int64],
+    served: Sequence[int],
 ) -> dict[str, Any]:
     first = parts[0]
+    preemptions = requests["preemptions"].to_numpy()
     intervals = [
         one.engine.log.intervals[: one.engine.log.sizes[0].num_intervals] for one in instances
     ]
@@ -101,10 +140,12 @@ def _summary(
     return {
         **first,
         "requests": {
-            **_sums(parts, "requests", ("finished", "capped_at_max_model_len", "preempted")),
+            "finished": int(requests["finished"].to_numpy().sum()),
+            "capped_at_max_model_len": int(requests["capped"].to_numpy().sum()),
+            "preempted": int((preemptions > 0).sum()),
             "refused": len(refused),
             "refusals": {ids[r]: reason for r, reason in list(refused.items())[:20]},
-            "most_preemptions_of_one": max(p["requests"]["most_preemptions_of_one"] for p in parts),
+            "most_preemptions_of_one": int(preemptions.max(initial=0)),
         },
         **{name: sum(part[name] for part in parts) for name in COUNTED},
         **_throughput(requests),
@@ -113,23 +154,64 @@ def _summary(
             **_sums(parts, "kv", [n for n, v in first["kv"].items() if type(v) is int]),
             "capacity_inert": False,
         },
-        "prefix_cache": _prefix_cache(parts),
+        "prefix_cache": _prefix_cache(
+            [p for p, role in zip(parts, cluster.roles, strict=True) if role != "decode"]
+        ),
+        **_kv_transfer(cluster, instances),
         "prefix_storage": _storage(
             parts, [tier.shared for tier in cluster.instances[0].settings.tiers]
         ),
+        **added(parts),
         "time_by_source": _weighted(parts, instances),
         "outside_measured_grid": _outside(parts),
         "notes": list(dict.fromkeys(note for part in parts for note in part["notes"])),
         "instances": [
             {
-                "requests": int((owner == number).sum()),
+                "requests": served[number],
+                **({"role": cluster.roles[number]} if cluster.kv_transfer else {}),
                 "data_parallel_group": next(
                     (i for i, group in enumerate(cluster.groups) if number in group), None
                 ),
                 **{name: part[name] for name in ("card", "engine", "steps", "preemptions", "kv")},
+                **{name: part[name] for name in ("placement",) if name in part},
             }
             for number, part in enumerate(parts)
         ],
+    }
+
+
+def _kv_transfer(cluster: PreparedCluster, instances: Sequence[Instance]) -> dict[str, Any]:
+    """What went from prefill to decode instances; times summed over all of them, bytes of all ranks.
+
+    NixlConnector: `waiting_ns` of requests from their blocks to the report of their read.
+    P2pNcclConnector: `stalled_ns` of steps that ended when they had been sent.
+    """
+    transfer = cluster.kv_transfer
+    if transfer is None:
+        return {}
+    sent = transfer.connector == "P2pNcclConnector"
+    chosen = [one for one in instances if one.role == ("prefill" if sent else "decode")]
+    uses = [one.engine.storage.use[0] for one in chosen]
+    connections = [one.engine.storage.connection[0] for one in chosen]
+    names = (
+        {"transfers": "stores", "bytes": "written_bytes", "link_ns": "store_ns"}
+        if sent
+        else {
+            "transfers": "loads",
+            "tokens": "loaded_tokens",
+            "bytes": "loaded_bytes",
+            "link_ns": "load_ns",
+            "link_wait_ns": "link_wait_ns",
+        }
+    )
+    of_all = {name: sum(int(use[field]) for use in uses) for name, field in names.items()}
+    lost = "stalled_ns" if sent else "waiting_ns"
+    return {
+        "kv_transfer": {
+            **transfer.model_dump(mode="json"),
+            **of_all,
+            lost: sum(int(one[lost]) for one in connections),
+        }
     }
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from profiles.errors import InputError
 from simulator.cluster.config import RoutingConfig
 from simulator.cluster.instance import Instance
+from simulator.core import state
 from simulator.progress import SimulationError
 
 Choose = Callable[[int, Sequence[Instance], int], int]
+NS_PER_MS = 1_000_000
 
 
 def router(config: RoutingConfig, source: str | Path) -> Choose:
@@ -28,6 +30,8 @@ def router(config: RoutingConfig, source: str | Path) -> Choose:
     if config.policy == "random":
         drawn = random.Random(config.seed)
         return lambda _, instances, __: drawn.randrange(len(instances))
+    if config.policy == "least_loaded" and config.update_interval_ms:
+        return ToldLeastLoaded(config.update_interval_ms * NS_PER_MS)
     if config.policy == "least_loaded":
         return LeastLoaded(config.by_capacity)
     if config.policy == "prefix_aware":
@@ -66,6 +70,36 @@ class LeastLoaded(InTurn):
             return score / one.max_num_seqs if self._by_capacity else score
 
         return self.chosen(instances, min(self.in_turn(instances), key=load))
+
+
+class ToldLeastLoaded:
+    """vLLM's load balancer before data-parallel engines, which hears of them now and then.
+
+    Its DPCoordinator publishes the engines' counts at most every `interval_ns`. Between two updates
+    the front end knows of its own requests alone and counts each as waiting; an update replaces all
+    it knew, a request that an engine has yet to take in included. Updates come while anything is in
+    flight, the first an interval after the request that found all idle. vLLM sends the counts of the
+    last step that all engines have reported; here they are those of the moment.
+    """
+
+    def __init__(self, interval_ns: int) -> None:
+        self.next_update_ns = state.FOREVER
+        self._interval_ns = interval_ns
+        self._load: dict[int, int] = {}
+
+    def update(self, instances: Sequence[Instance]) -> None:
+        """Once `next_update_ns` has come."""
+        self._load = {one.number: 4 * one.queued + one.running for one in instances}
+        busy = any(one.in_flight for one in instances)
+        self.next_update_ns = self.next_update_ns + self._interval_ns if busy else state.FOREVER
+
+    def __call__(self, _: int, instances: Sequence[Instance], now_ns: int) -> int:
+        if self.next_update_ns == state.FOREVER:
+            self.next_update_ns = now_ns + self._interval_ns
+        loads = [self._load.get(one.number, 0) for one in instances]
+        place = loads.index(min(loads))
+        self._load[instances[place].number] = loads[place] + 4
+        return place
 
 
 class PrefixAware(InTurn):

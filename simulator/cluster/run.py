@@ -1,16 +1,18 @@
 """The loop of a cluster: whatever happens next, an arrival or an event of an instance, in order of time.
 
 Instances meet at the router, and at tiers that they share. The router looks at them when a request
-arrives, and a session's next call arrives when the one before it has ended. So an instance may run
-ahead of the others up to the next arrival, and where sessions or limits make finished requests matter,
-or a tier is shared, up to the others' next event.
+arrives, or when it is told of them, and a session's next call arrives when the one before it has ended.
+So an instance may run ahead of the others up to the next arrival, and where sessions or limits make
+finished requests matter, a tier is shared or KV caches are handed over, up to the others' next event.
+
+Where prompts are computed apart, a request arrives twice: at a prefill instance, and at a decode
+instance when its prompt has been computed.
 At one moment arrivals come before instances, and instances in their order.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,10 +21,13 @@ from numpy.typing import NDArray
 
 from simulator.build import build_engine, with_their_sessions
 from simulator.cluster.group import Group
+from simulator.cluster.handover import Gate, HandingOver
 from simulator.cluster.instance import Instance
 from simulator.cluster.result import merged
-from simulator.cluster.router import Choose, router
+from simulator.cluster.router import ToldLeastLoaded, router
 from simulator.core import state
+from simulator.kv_transfer import Handover, new_handover
+from simulator.progress import SimulationError
 from simulator.result import Result
 from simulator.simulation import Prepared, PreparedCluster
 from simulator.storage import build_tier
@@ -41,10 +46,13 @@ def run_cluster(
     """Simulate a prepared cluster. Raises SimulationError if an instance makes no progress."""
     checked = prepared.point.check_invariants
     workload = prepared.workload
+    shared = _shared_tiers(cluster)
+    between = None
+    if cluster.kv_transfer is not None:
+        between = new_handover(cluster.parts, len(workload))
     grouped = {number for group in cluster.groups for number in group}
     instances: list[Instance] = []
-    refused: dict[int, str] | None = None
-    between = _shared_tiers(cluster)
+    reasons: list[dict[int, str]] = []
     for number, part in enumerate(cluster.instances):
         settings = replace(
             part.settings,
@@ -53,24 +61,66 @@ def run_cluster(
             routed=True,
             report_finished=True,
             lockstep=number in grouped,
+            kv_transfer=cluster.parts[number],
         )
         engine, refused_here = build_engine(
-            workload, part.hashes, settings, part.latency, prepared.arrival_ns, between
+            workload,
+            part.hashes,
+            settings,
+            part.latency,
+            prepared.arrival_ns,
+            shared,
+            between,
+            number,
         )
         limit = cluster.max_in_flight[number]
-        instances.append(Instance(number, engine, workload, limit, checked, set(refused_here)))
-        # Refused is who can run nowhere.
-        everywhere = refused_here if refused is None else refused
-        refused = {r: why for r, why in everywhere.items() if r in refused_here}
-    refused = with_their_sessions(refused or {}, workload)
+        role = cluster.roles[number]
+        instances.append(Instance(number, engine, workload, limit, checked, refused_here, role))
+        reasons.append(refused_here)
+    refused = with_their_sessions(_refused(reasons, cluster.roles), workload)
+    for instance in instances:
+        if instance.role == "prefill":  # what no decode instance can go on with
+            instance.refuses |= _by_all(reasons, cluster.roles, "decode").keys()
     members: list[Member] = [one for one in instances if one.number not in grouped]
     members += [Group([instances[number] for number in group]) for group in cluster.groups]
-    choose = router(cluster.routing, "cluster")
     run = ClusterRun(
-        workload, prepared.arrival_ns, instances, members, choose, refused, in_order=any(between)
+        workload,
+        prepared.arrival_ns,
+        instances,
+        members,
+        cluster,
+        refused,
+        between,
+        in_order=any(shared),
     )
     run.run(look)
-    return merged(prepared, cluster, instances, run.owner, run.arrival_ns, refused, steps=steps)
+    return merged(
+        prepared,
+        cluster,
+        instances,
+        run.owner,
+        run.prefilled_by,
+        run.arrival_ns,
+        refused,
+        steps=steps,
+    )
+
+
+def _by_all(reasons: list[dict[int, str]], roles: Sequence[str], role: str) -> dict[int, str]:
+    """Whom all instances with that role refuse, with the first one's reason."""
+    first, *others = [why for why, one in zip(reasons, roles, strict=True) if one == role]
+    return {r: why for r, why in first.items() if all(r in other for other in others)}
+
+
+def _refused(reasons: list[dict[int, str]], roles: Sequence[str]) -> dict[int, str]:
+    """Who can run nowhere: neither on one instance, nor on two after each other."""
+    alone = _by_all(reasons, roles, "both") if "both" in roles else None
+    if "prefill" not in roles:
+        return alone or {}
+    passed_on = _by_all(reasons, roles, "prefill") | _by_all(reasons, roles, "decode")
+    if alone is None:
+        return passed_on
+    return {r: why for r, why in alone.items() if r in passed_on}
 
 
 def _shared_tiers(cluster: PreparedCluster) -> list[state.Tier | None]:
@@ -83,7 +133,8 @@ def _shared_tiers(cluster: PreparedCluster) -> list[state.Tier | None]:
 
 
 class ClusterRun:
-    """One run; `owner[r]` is the instance that took request r, -1 if none did."""
+    """One run; `owner[r]` is the instance that served request r to its end, `prefilled_by[r]` the one
+    that computed its prompt and handed it over; -1 if none did."""
 
     def __init__(
         self,
@@ -91,14 +142,16 @@ class ClusterRun:
         arrival_ns: NDArray[np.int64],
         instances: Sequence[Instance],
         members: Sequence[Member],
-        choose: Choose,
+        cluster: PreparedCluster,
         refused: Mapping[int, str],
+        between: Handover | None,
         *,
         in_order: bool = False,
     ) -> None:
         """`in_order`: instances meet at more than the router, so that none may run ahead."""
-        self._instances, self._members, self._choose = instances, members, choose
+        self._instances, self._members = instances, members
         self.owner = np.full(len(workload), -1, np.int64)
+        self.prefilled_by = np.full(len(workload), -1, np.int64)
         self.arrival_ns = arrival_ns.copy()
         self._tool_ns = workload.tool_ns
         self._next_call = np.full(len(workload), -1, np.int64)
@@ -110,58 +163,89 @@ class ClusterRun:
         ]
         self._arrivals = [(int(arrival_ns[r]), r) for r in roots]
         heapq.heapify(self._arrivals)
-        self._held: deque[int] = deque()  # at the router, because every instance has its limit
+        first = [one for one in instances if one.role != "decode"]
+        self._gate = Gate(first, router(cluster.routing, "cluster"))
         limits = any(one.max_in_flight < state.FOREVER // 2 for one in instances)
-        self._in_order = bool(len(calls)) or limits or in_order
+        self._in_order = bool(len(calls)) or limits or in_order or between is not None
+        self._handover: HandingOver | None = None
+        if between is not None:
+            choose = router(cluster.routing, "cluster")
+            self._handover = HandingOver(instances, choose, cluster, workload, between)
+        gates = [self._gate, *([self._handover.gate] if self._handover else [])]
+        self._told = [
+            (gate.choose, gate.instances)
+            for gate in gates
+            if isinstance(gate.choose, ToldLeastLoaded)
+        ]
 
     def run(self, look: Callable[[], None] | None = None) -> None:
         """To the end. Raises SimulationError if an instance makes no progress."""
-        members = self._members
+        members, handover = self._members, self._handover
         while True:
             arrival_ns = self._arrivals[0][0] if self._arrivals else state.FOREVER
+            passed_ns = handover.next_ns() if handover else state.FOREVER
             events = [member.event_ns for member in members]
             first_ns = min(events)
-            if arrival_ns == state.FOREVER and first_ns == state.FOREVER:
-                return
-            if arrival_ns <= first_ns:
-                self._route(heapq.heappop(self._arrivals)[1], arrival_ns)
+            update_ns = min((told.next_update_ns for told, _ in self._told), default=state.FOREVER)
+            coming_ns = min(arrival_ns, passed_ns)
+            if min(coming_ns, first_ns) == state.FOREVER:
+                break
+            if update_ns <= min(coming_ns, first_ns):
+                for told, instances in self._told:
+                    if told.next_update_ns == update_ns:
+                        told.update(instances)
+                continue
+            if coming_ns <= first_ns:
+                if passed_ns <= arrival_ns:
+                    assert handover is not None
+                    handover.arrive()
+                    self._hand_on(passed_ns)
+                else:
+                    self._route(heapq.heappop(self._arrivals)[1], arrival_ns)
                 continue
             place = events.index(first_ns)
-            until_ns = arrival_ns
+            until_ns = min(coming_ns, update_ns)
             if self._in_order:
                 events[place] = state.FOREVER
                 until_ns = min(until_ns, max(min(events), first_ns + 1))
             member = members[place]
             for r in member.advance(until_ns, look):
                 self._has_finished(r)
+            if handover:
+                handover.refresh()
+        if any(one.in_flight for one in self._instances):
+            raise SimulationError("instances wait for each other, and nothing can happen any more")
 
     def _route(self, r: int, now_ns: int) -> None:
         self.arrival_ns[r] = now_ns
-        self._held.append(r)
+        self._gate.held.append(r)
         self._hand_out(now_ns)
 
     def _hand_out(self, now_ns: int) -> None:
-        """First come, first served; who cannot be taken waits, and everybody behind."""
-        while self._held:
-            r = self._held[0]
-            free = [
-                one
-                for one in self._instances
-                if one.in_flight < one.max_in_flight and r not in one.refuses
-            ]
-            if not free:
-                return
-            self._held.popleft()
-            chosen = free[self._choose(r, free, now_ns)]
+        for r, chosen in self._gate.hand_out(now_ns):
             self.owner[r] = chosen.number
-            chosen.take(r, now_ns)
-            for member in self._members:
-                member.took(chosen)
+            self._take(r, chosen, now_ns)
+
+    def _hand_on(self, now_ns: int) -> None:
+        if self._handover:
+            for r, chosen in self._handover.hand_out(now_ns):
+                self.prefilled_by[r], self.owner[r] = self.owner[r], chosen.number
+                self._take(r, chosen, now_ns)
+
+    def _take(self, r: int, chosen: Instance, now_ns: int) -> None:
+        chosen.take(r, now_ns)
+        for member in self._members:
+            member.took(chosen)
 
     def _has_finished(self, r: int) -> None:
-        now_ns = int(self._instances[self.owner[r]].engine.kv.requests.last_token_ns[r])
-        following = int(self._next_call[r])
-        if following >= 0:
-            release_ns = now_ns + int(self._tool_ns[r])
-            heapq.heappush(self._arrivals, (release_ns, following))
+        served_by = self._instances[self.owner[r]]
+        now_ns = int(served_by.engine.kv.requests.last_token_ns[r])
+        if self._handover and self._handover.passes_on(r, served_by):
+            self._handover.computed(r, served_by, now_ns)
+        else:
+            following = int(self._next_call[r])
+            if following >= 0:
+                release_ns = now_ns + int(self._tool_ns[r])
+                heapq.heappush(self._arrivals, (release_ns, following))
+        self._hand_on(now_ns)
         self._hand_out(now_ns)

@@ -16,16 +16,19 @@ from __future__ import annotations
 from simulator.core import infinilm
 from simulator.core.arrivals import next_arrival_ns, take_arrivals
 from simulator.core.jit import compiled, compiled_apart, entry
+from simulator.core.kv_transfer import sends_end_ns
 from simulator.core.latency import step_ns
 from simulator.core.lmcache import wait_for_loads
 from simulator.core.log import log_is_full, log_schedule, log_update
 from simulator.core.offloading import give_back_blocks
 from simulator.core.output import update_from_output
 from simulator.core.pipeline import run_through
+from simulator.core.placement import is_placed, placed_step_ns
 from simulator.core.scheduler import schedule
 from simulator.core.state import (
     DONE,
     FOREVER,
+    KV_PRODUCER,
     LIVELOCK,
     LMCACHE,
     LOG_FULL,
@@ -210,7 +213,7 @@ def form_batch(engine: Engine, connector: int) -> int:
     elif settings.lockstep:
         batch.end_ns = batch.start_ns  # the group says when
     else:
-        set_end(engine, batch, batch.num_tokens, batch.num_tokens)
+        set_end(engine, batch, batch.num_tokens, batch.num_tokens, batch.num_tokens)
 
     log_schedule(engine, slot, start_ns)
     step = engine.log.steps[counters.num_steps]
@@ -223,31 +226,43 @@ def form_batch(engine: Engine, connector: int) -> int:
 
 
 @compiled
-def set_end(engine: Engine, batch: Record, num_tokens: int, expert_tokens: int) -> None:
+def set_end(
+    engine: Engine, batch: Record, num_tokens: int, expert_tokens: int, share_tokens: int
+) -> None:
     """When the device ends a batch and may start the next.
 
-    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`.
+    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`, exchanged in
+    shares of `share_tokens`.
     """
     counters = engine.queues.counters[0]
     if len(engine.stage_free_ns) > 1:
-        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens)
+        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens, share_tokens)
         counters.device_free_ns = engine.stage_free_ns[0]
         return
     latency = engine.latency
-    batch.end_ns = batch.start_ns + step_ns(
-        latency,
-        engine.outside,
-        num_tokens,
-        batch.num_requests,
-        batch.prefill_chunk,
-        batch.kv_prefill,
-        batch.num_decodes,
-        batch.kv_decode_sum,
-        batch.kv_decode_max,
-        batch.kv_decode_min,
-    )
+    if is_placed(latency):
+        batch.end_ns = batch.start_ns + placed_step_ns(engine, batch, num_tokens)
+    else:
+        batch.end_ns = batch.start_ns + step_ns(
+            latency,
+            engine.outside,
+            num_tokens,
+            batch.num_requests,
+            batch.prefill_chunk,
+            batch.kv_prefill,
+            batch.num_decodes,
+            batch.kv_decode_sum,
+            batch.kv_decode_max,
+            batch.kv_decode_min,
+        )
     if len(latency.expert_ns) > 1:
-        batch.end_ns += latency.params[0].num_layers * latency.expert_ns[expert_tokens]
+        experts = latency.expert_ns[expert_tokens] + latency.exchange_ns[share_tokens]
+        batch.end_ns += latency.params[0].num_layers * experts
+    if (
+        engine.storage.connection[0].kv_role == KV_PRODUCER
+        and engine.storage.connection[0].by_layer
+    ):
+        batch.end_ns = max(batch.end_ns, sends_end_ns(engine, batch))
     counters.device_free_ns = batch.end_ns
 
 

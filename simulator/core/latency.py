@@ -65,6 +65,11 @@ PARAMS_DTYPE = _record(
     "eager_ns",
     "num_decode_samples",  # values of n_decode in the attention grid
     "num_skew_decode_buckets",  # 0 without a fit
+    # Outside the device (placement.py); 0: nothing is.
+    "num_reads",
+    "kv_memory",
+    "kv_token_bytes",  # of one block, on the link
+    "kv_latency_ns",
 )
 
 # A distinct list of kv lengths. keys: start in axis_keys. lo: start in axis_lo. first, last: where
@@ -74,6 +79,11 @@ AXIS_DTYPE = _record("keys", "count", "lo", "first", "last")
 SLICE_DTYPE = _record("axis", "row")
 # One (prefill_chunk, n_decode, kv_prefill): its kv_decode axis, and its first time in grid_ns.
 ROW_DTYPE = _record("axis", "ns")
+# Prefetched weights (placement.py): a read and the layers that run from there to the next one.
+# memory: -1 reads nothing. after: the place among reads whose end makes room for it, -1: none has to.
+# layers, sequence_layers: rows of the times of those layers, -1: there are none. attention: how
+# many of them are attention.
+READ_DTYPE = _record("memory", "ns", "after", "layers", "sequence_layers", "attention")
 
 
 class Latency(NamedTuple):
@@ -108,7 +118,15 @@ class Latency(NamedTuple):
     stage_tokens_ns: npt.NDArray[np.int64]  # stage x scheduled tokens: its part of tokens_ns
     send_ns: npt.NDArray[np.int64]  # by scheduled tokens: hidden states to the next stage
     # Experts that data-parallel replicas share (lockstep.py); one entry that nobody reads without.
-    expert_ns: npt.NDArray[np.int64]  # by tokens of all replicas: a block's experts and exchanges
+    expert_ns: npt.NDArray[np.int64]  # by tokens of all replicas: a block's experts
+    exchange_ns: npt.NDArray[np.int64]  # by tokens of one of equal shares: what a block exchanges
+    # Weights and KV cache outside the device (placement.py); entries that nobody reads without.
+    stage_read_ns: npt.NDArray[np.int64]  # by stage: weights read serially, of several stages
+    reads: np.recarray[Any, Any]  # READ_DTYPE, stage after stage
+    stage_reads: npt.NDArray[np.int64]  # by stage: where its reads begin, and the end
+    layers_by_tokens: npt.NDArray[np.int64]  # row x scheduled tokens
+    layers_by_sequences: npt.NDArray[np.int64]  # row x sequences
+    memory_bytes_per_ns: npt.NDArray[np.float64]  # by memory
 
 
 class Shape(NamedTuple):

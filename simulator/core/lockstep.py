@@ -1,8 +1,9 @@
 """Data-parallel replicas form their batches together and wait for each other.
 
 Each has a scheduler and a KV cache of its own. A step lasts as long as the slowest replica's; experts
-that the replicas share run the tokens of all of them; a replica without work runs along empty. Where
-every batch is small enough for a CUDA graph, all are padded to the largest.
+that the replicas share run the tokens of all of them, and around them the replicas exchange hidden
+states; a replica without work runs along empty. Where every batch is small enough for a CUDA graph, all
+are padded to the largest, and all run in the mode with the least graphs that one of them needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from simulator.core.engine import (
     set_end,
 )
 from simulator.core.jit import entry
+from simulator.core.latency import mode_ns
 from simulator.core.log import log_is_full
 from simulator.core.state import LIVELOCK, LOG_FULL, STUCK, Engine
 
@@ -39,13 +41,18 @@ def form(engine: Engine) -> int:
 
 
 @entry
-def price(engine: Engine, num_tokens: int, expert_tokens: int) -> int:
+def price(
+    engine: Engine, num_tokens: int, expert_tokens: int, share_tokens: int, common_mode_ns: int
+) -> int:
     """When this replica alone would end the batch it formed last.
 
-    Its dense layers run `num_tokens`, its experts take part in running `expert_tokens`.
+    Its dense layers run `num_tokens`, its experts take part in running `expert_tokens`, the exchange
+    takes as long as one of equal shares of `share_tokens`, and the execution mode is the common one.
     """
     batch = newest(engine)
-    set_end(engine, batch, num_tokens, expert_tokens)
+    set_end(engine, batch, num_tokens, expert_tokens, share_tokens)
+    own_ns = mode_ns(engine.latency.params[0], num_tokens, batch.prefill_chunk)
+    batch.end_ns = max(batch.start_ns + 1, batch.end_ns + common_mode_ns - own_ns)
     return batch.end_ns
 
 

@@ -28,7 +28,11 @@ from simulator.core.state import (
     EVENT_STORE,
     EVENT_STORED,
     FCFS,
+    FOREVER,
+    KV_CONSUMER,
+    KV_PRODUCER,
     NEVER,
+    NO_ROLE,
     NONE,
     PENDING,
     PREEMPTED,
@@ -87,8 +91,9 @@ def begin_load(engine: Engine, r: int, num_hit_blocks: int, num_tokens: int) -> 
     request = kv.requests[r]
     transfer = storage.transfers[r]
     num_computed_tokens = num_hit_blocks * kv.pool[0].block_size
-    transfer.load_first_chunk = num_computed_tokens // connection.tokens_per_chunk
-    transfer.load_end_chunk = (num_computed_tokens + num_tokens) // connection.tokens_per_chunk
+    if connection.kv_role == NO_ROLE:
+        transfer.load_first_chunk = num_computed_tokens // connection.tokens_per_chunk
+        transfer.load_end_chunk = (num_computed_tokens + num_tokens) // connection.tokens_per_chunk
     transfer.load_tokens = num_tokens
     transfer.load_begin_ns = engine.queues.counters[0].now_ns
     transfer.load_end_ns = NEVER
@@ -147,6 +152,8 @@ def try_promote(engine: Engine, r: int) -> bool:
 def prepare_stores(engine: Engine, slot: int) -> None:
     """Store what the batch just formed completes: of new requests, running ones, resumed ones."""
     kv = engine.kv
+    if engine.storage.connection[0].kv_role != NO_ROLE:
+        return
     batch = engine.batches.info[slot]
     entries = engine.batches.entries
     first_admitted = batch.num_entries - batch.num_admitted
@@ -241,12 +248,14 @@ def complete_store(engine: Engine, r: int) -> None:
 
 @compiled_apart
 def hold_blocks(engine: Engine, r: int) -> bool:
-    """Whether the finished request keeps its blocks until its stores are reported."""
+    """Whether the finished request keeps its blocks until its stores, or a read, are reported."""
     storage = engine.storage
     connection = storage.connection[0]
     transfer = storage.transfers[r]
-    if not transfer.has_stored:
+    if not transfer.has_stored or connection.kv_role == KV_CONSUMER:
         return False
+    if connection.kv_role == KV_PRODUCER:
+        transfer.store_end_ns = FOREVER  # until somebody reads it
     transfer.told_step = engine.queues.counters[0].num_steps
     storage.held[connection.num_held] = r
     connection.num_held += 1

@@ -15,7 +15,7 @@ LoRAs or speculative tokens.
 from __future__ import annotations
 
 from simulator.core import kv_cache_manager as kv_cache
-from simulator.core import lmcache, offloading
+from simulator.core import kv_transfer, lmcache, offloading
 from simulator.core.batch import add_to_batch, sum_up, unschedule
 from simulator.core.jit import compiled, compiled_apart
 from simulator.core.log import log_preempted
@@ -30,6 +30,7 @@ from simulator.core.state import (
     FCFS,
     LMCACHE,
     NEVER,
+    NO_ROLE,
     NONE,
     OFFLOADING,
     PREEMPTED,
@@ -199,13 +200,17 @@ def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
                 break
         elif not skip:
             num_hit_blocks = kv_cache.find_longest_cache_hit(kv, request)
-            num_external_tokens = offloading.get_num_new_matched_tokens(
-                kv, storage, request, num_hit_blocks
-            )
+            if storage.connection[0].kv_role == NO_ROLE:
+                num_external_tokens = offloading.get_num_new_matched_tokens(
+                    kv, storage, request, num_hit_blocks
+                )
+            else:
+                num_external_tokens = kv_transfer.remote_tokens(kv, storage, r, num_hit_blocks)
+            is_there = num_external_tokens > 0 and storage.connection[0].by_layer
             skip = num_external_tokens == offloading.LATER
             if not skip:
                 num_computed_tokens = num_hit_blocks * kv.pool[0].block_size + num_external_tokens
-                if num_external_tokens == 0:
+                if num_external_tokens == 0 or is_there:
                     num_new_tokens = num_tokens_to_admit(
                         settings, request, num_computed_tokens, budget
                     )
@@ -219,14 +224,16 @@ def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
                 ):
                     break
                 count_lookup(storage, request, num_computed_tokens, num_external_tokens)
-                if num_external_tokens > 0:
+                if num_external_tokens > 0 and not is_there:
                     kv_cache.take_blocks(kv, request, num_hit_blocks, num_computed_tokens)
                     offloading.begin_load(engine, r, num_hit_blocks, num_external_tokens)
                     skip = True
                 else:
                     kv_cache.allocate_slots_for_admission(
-                        kv, request, num_hit_blocks, num_new_tokens
+                        kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
                     )
+                    if is_there:
+                        kv_transfer.take_over(engine, r, num_computed_tokens, num_external_tokens)
 
         if was_skipped:
             seen += 1

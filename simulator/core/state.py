@@ -37,6 +37,9 @@ FCFS, PRIORITY = range(2)
 # Settings.kv_connector
 NO_CONNECTOR, LMCACHE, OFFLOADING = range(3)
 
+# Connection.kv_role
+NO_ROLE, KV_PRODUCER, KV_CONSUMER = range(3)
+
 # What `advance` returns
 DONE, REACHED_UNTIL, LOG_FULL, STUCK, LIVELOCK, SOME_FINISHED = range(6)
 
@@ -169,6 +172,23 @@ CONNECTION = _record(
         "num_jobs": "i8",
         "launched_ns": "i8",  # when the workers launched the newest batch
         "num_old_jobs": "i8",  # of those, prepared with the batch before
+        # KV caches between instances (kv_transfer.py)
+        "kv_role": "i8",
+        "by_layer": "i8",  # 1: sent while the prompt is computed; 0: read once it has been
+        "instance": "i8",  # this engine's place in Storage.kv_links
+        "kv_bytes_per_token": "i8",  # of all ranks and layers; by layer: of one rank and layer
+        "kv_layers": "i8",
+        "kv_bytes_per_ns": "f8",  # of one rank's link
+        "kv_latency_ns": "i8",
+    }
+)
+
+# One instance's links to the others.
+KV_LINK = _record(
+    {
+        "num_shards": "i8",  # ranks that hold different parts of a KV cache
+        "out_free_ns": "i8",
+        "in_free_ns": "i8",
     }
 )
 
@@ -186,7 +206,7 @@ TRANSFER = _record(
         "next_stored_chunk": "i4",
         "first_pending": "i4",  # a place in the tier
         "has_stored": "i4",
-        "_pad": "i4",
+        "prefill_instance": "i4",  # that holds its KV cache, NONE: none does (any more)
     }
 )
 
@@ -364,6 +384,9 @@ INTERVAL = _record({"ns": "i8", "count": "i8"})
 
 LOG_SIZES = _record({"num_events": "i8", "num_intervals": "i8"})
 
+# What steps waited for memories outside the device, beyond what is in the step tables.
+MEMORY_WAITS = _record({"weights_ns": "i8", "kv_ns": "i8"})
+
 # Arrays of records, and one record: their fields are attributes that type checkers cannot know.
 Records = Any
 Record = Any
@@ -403,6 +426,8 @@ class Storage(NamedTuple):
     held: NDArray[np.int32]  # OFFLOADING: finished requests whose blocks are still being stored
     jobs: Records  # OFFLOADING: STORE_JOB[2 * max_num_seqs], not yet on the link
     flushed: NDArray[np.int32]  # OFFLOADING: requests preempted by the batch being formed
+    kv_links: Records  # KV_LINK[instances of a cluster], shared by them
+    kv_ready_ns: NDArray[np.int64]  # by layer: [before, after] a block's attention x tokens
 
 
 class Queues(NamedTuple):
@@ -437,6 +462,14 @@ class Log(NamedTuple):
     sizes: Records  # LOG_SIZES[1]
 
 
+class Placed(NamedTuple):
+    """Memories outside the device that hold weights or KV cache (placement.py)."""
+
+    free_ns: NDArray[np.int64]  # by memory: when its link is free, within a step
+    ended_ns: NDArray[np.int64]  # beside latency.reads: when their layers have run, within a step
+    waits: Records  # MEMORY_WAITS[1]
+
+
 class Engine(NamedTuple):
     """One instance: of vLLM, or of InfiniLM on the same pool."""
 
@@ -447,5 +480,6 @@ class Engine(NamedTuple):
     batches: Batches
     latency: Latency
     stage_free_ns: NDArray[np.int64]  # when each pipeline stage can start its next batch
+    placed: Placed
     outside: Records  # latency.OUTSIDE[...]: lookups outside the measured grid
     log: Log

@@ -10,7 +10,8 @@ goes on when the next transfer ends or a request arrives.
 from __future__ import annotations
 
 from simulator.core.jit import compiled, compiled_apart
-from simulator.core.state import FOREVER, Engine, Record, Storage
+from simulator.core.kv_transfer import read_remote
+from simulator.core.state import FOREVER, NO_ROLE, Engine, Record, Storage
 from simulator.core.tier import transfer_ns
 
 
@@ -36,7 +37,10 @@ def launch(engine: Engine, slot: int, launch_ns: int) -> int:
 
     counters = engine.queues.counters[0]
     for i in range(connection.num_submitted, counters.num_loading):
-        submit_load(storage, storage.loading[i], flushed_ns)
+        if connection.kv_role == NO_ROLE:
+            submit_load(storage, storage.loading[i], flushed_ns)
+        else:
+            read_remote(storage, storage.loading[i], engine.kv.pool[0].block_size, flushed_ns)
     connection.num_submitted = counters.num_loading
     connection.launched_ns = flushed_ns
     batch.poll_ns = flushed_ns

@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ExpertRanks:
-    """Who shares experts: `tensor` ranks of each of `replicas`, which run `tokens` in all.
+    """Who shares experts: `tensor` ranks of each of `replicas`, which exchange `share` tokens each.
 
     gather: as they are simulated, vLLM's allgather_reducescatter: hidden states and router logits of all
     replicas are gathered, results added up and scattered; then each replica's ranks add up theirs. With
@@ -64,7 +64,7 @@ class ExpertRanks:
     back, evenly; then the replica's ranks gather the hidden states.
     """
 
-    tokens: int
+    share: int
     replicas: int
     tensor: int
     exchange: Literal["gather", "all_to_all"] = "gather"
@@ -74,18 +74,18 @@ class ExpertRanks:
     ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
         """What comes before and after the experts of a block, but for the replica's all-reduce."""
         hidden = model.hidden_size * element_bytes
-        own = -(-self.tokens // self.replicas)
         if self.exchange == "all_to_all":
             over: tuple[Axis, ...] = ("tensor", "data")
-            spread = -(-own // self.tensor)
+            spread = -(-self.share // self.tensor)
             sent = Exchange("all_to_all", spread * model.experts_per_token * hidden, over)
             gathered = Exchange("all_gather", spread * hidden, ("tensor",))
             return (sent,), (sent, gathered) if self.tensor > 1 else (sent,)
         if self.replicas == 1:
             return (), ()
-        share = own * (model.hidden_size + model.experts) * element_bytes
-        gather = Exchange("all_gather", share, ("data",))
-        return (gather,), (Exchange("reduce_scatter", self.tokens * hidden, ("data",)),)
+        logits = model.experts * element_bytes
+        gather = Exchange("all_gather", self.share * (hidden + logits), ("data",))
+        scatter = Exchange("reduce_scatter", self.replicas * self.share * hidden, ("data",))
+        return (gather,), (scatter,)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class LayerShapes:
     """Bytes in, of weights and out of a layer on one of `ranks` tensor-parallel ranks.
 
     Bytes of an element are those of activations, of the KV cache, and of the weights of projections
-    and experts, which quantization makes smaller. Experts are cut over `expert_ranks`, None: as the rest.
+    and experts, which quantization makes smaller. Experts are cut by `expert_ranks`; None: as the rest.
     """
 
     model: ModelConfig

@@ -140,6 +140,11 @@ def test_a_group_steps_together() -> None:
         ({"instances": [{"count": 0}]}, "cluster.instances[0].count", "greater than"),
         ({"instances": [{"count": 2000}]}, "cluster.instances[0].count", "1024"),
         (
+            {"instances": [{}], "routing": {"policy": "random", "update_interval_ms": 100}},
+            "cluster.routing.update_interval_ms",
+            "policy least_loaded",
+        ),
+        (
             {"instances": [{}], "routing": {"policy": "custom"}},
             "cluster.routing.function",
             "module:name",
@@ -151,7 +156,6 @@ def test_a_group_steps_together() -> None:
         ),
         ({"instances": [{"engine": {"max_num_seq": 3}}]}, "engine.max_num_seq", "no such field"),
         ({"instances": [{"engine": {"block_size": 8}}]}, "engine.block_size", "the point's"),
-        ({"instances": [{"role": "decode"}]}, "cluster.instances[0].role", "both"),
         (
             {
                 "instances": [

@@ -10,6 +10,7 @@ import pytest
 
 from profiles.errors import InputError
 from simulator import simulate
+from simulator.cluster.llmservingsim import load_cluster
 from simulator.config import Point, point_from_mapping
 from tests.profiles.bundles import REFERENCE, needs_reference
 
@@ -43,6 +44,11 @@ def scenario(name: str, **changes: Any) -> Point:
         ("single_node_dp_instance", 1_444_267_327, 0.001),
         ("single_node_moe_single_instance", 1_945_309_759, 0.001),
         ("single_node_moe_multi_instance", 1_751_598_749, 0.0001),
+        ("single_node_cxl_instance", 12_112_686_177, 0),
+        # Theirs sends a step's output over the network as well.
+        ("single_node_pd_instance", 1_661_784_496, 0.0001),
+        ("single_node_moe_pd_instance", 2_081_236_210, 0.0001),
+        ("single_node_pd_per_instance_config", 1_661_784_496, 0.0001),
     ],
 )
 def test_ends(name: str, theirs: int, tolerance: float) -> None:
@@ -57,8 +63,6 @@ def test_ends(name: str, theirs: int, tolerance: float) -> None:
         ("single_node_pp_instance", 1_770_875_992, 1_673_919_051, 0),
         ("single_node_tp_pp_instance", 1_469_287_243, 1_448_857_628, 0),
         ("single_node_moe_pp_instance", 1_801_188_850, 1_947_746_969, 0.0002),
-        # It runs and exchanges the tokens of one replica; here those of both.
-        ("single_node_moe_dp_ep_instance", 1_479_062_704, 1_904_888_479, 0.0001),
     ],
 )
 def test_ends_where_llmservingsim_does_not_follow_vllm(
@@ -70,8 +74,18 @@ def test_ends_where_llmservingsim_does_not_follow_vllm(
     assert abs(ours / theirs - 1) > 0.01
 
 
-def end_ns(name: str) -> int:
-    result = simulate(scenario(name))
+def test_experts_of_two_replicas_run_the_tokens_of_both() -> None:
+    """Its program with the tokens of both replicas run and exchanged, over the link as it stands."""
+    name = "single_node_moe_dp_ep_instance"
+    read = load_cluster(REFERENCE / f"cluster/{name}.json", scenario(name).model)
+    cluster = read.model_dump(exclude_unset=True)
+    for instance in cluster["instances"]:
+        instance["links"]["data"]["bandwidth_gibps"] = 16.0
+    assert abs(end_ns(name, cluster=cluster) / 1_904_888_479 - 1) <= 0.0001
+
+
+def end_ns(name: str, **changes: Any) -> int:
+    result = simulate(scenario(name, **changes))
     assert result.summary["requests"]["finished"] == 10
     end: int = result.summary["end_ns"]
     return end
@@ -97,10 +111,18 @@ def test_embedding_is_where_vllm_adds_up_too() -> None:
     assert ends[1] - ends[0] == pytest.approx(0.0405, abs=0.002)
 
 
+def test_replicas_exchange_the_tokens_of_one() -> None:
+    """As theirs do; vLLM's exchange those of both, so their link counts twice."""
+    name = "single_node_moe_dp_ep_instance"
+    model = scenario(name).model
+    links = load_cluster(REFERENCE / f"cluster/{name}.json", model).instances[0].links
+    assert links["tensor"] == {"bandwidth_gibps": 16.0, "latency_ns": 20000.0}
+    assert links["data"] == {"bandwidth_gibps": 32.0, "latency_ns": 20000.0}
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("single_node_cxl_instance", "weights on cxl:0"),
         ("rtx4090_tp2_instance", "tp: got 2, expected one of 1"),
     ],
 )

@@ -16,7 +16,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
-PATIENCE_MS = 120_000  # of a busy machine
+PATIENCE_MS = 300_000  # of a busy machine
 needs_browser = [
     pytest.mark.skipif(
         importlib.util.find_spec("playwright") is None, reason="playwright is not installed"
@@ -36,7 +36,9 @@ def opened(
     errors: list[str] = []
     outside: list[str] = []
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(ARGUMENTS), timeout=PATIENCE_MS
+        )
         try:
             viewport = {"width": 1300, "height": 900}
             page = chromium.new_page(**{"viewport": viewport, "color_scheme": "light"} | options)
@@ -52,7 +54,7 @@ def opened(
             yield page
         finally:
             chromium.close()
-    assert errors == [] or not strict
+    assert errors == [] or not strict, errors
     assert outside == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dashboards.trace import Window, simulate_trace
 from dashboards.trace_page import page_data, write_trace_page
 from simulator import point_from_mapping
 from tests.dashboards.browser import address_of, all_drawn, needs_browser, opened
-from tests.dashboards.make import EVIL, EVILS, POOLS, make_sweep, read, with_failure
+from tests.dashboards.make import CARD, EVIL, EVILS, POOLS, make_sweep, read, with_failure
 from tests.orchestrator.sweep_make import BLOCKS, TRUTH, base, run_sweep, write_sweep
 
 pytestmark = needs_browser
@@ -101,6 +102,77 @@ def test_an_address_somebody_damaged_still_opens(report: Path) -> None:
         assert page.locator("#table tr.row td.bad").inner_text() == "error"
 
 
+INHERITED = ("constructor", "toString", "__proto__", "hasOwnProperty")
+
+
+@pytest.mark.parametrize("name", INHERITED)
+def test_an_address_with_names_that_every_object_has(report: Path, name: str) -> None:
+    texts = (
+        "heatValue",
+        "heatX",
+        "heatY",
+        "curveX",
+        "curveY",
+        "curveBy",
+        "parallel",
+        "errors",
+        "sort",
+    )
+    parts = [f"{key}=%22{name}%22" for key in texts]
+    objects = f"{{%22{name}%22:[0],%22card%22:{{%22length%22:1}}}}"
+    parts += [f"{key}={objects}" for key in ("only", "range", "held")]
+    parts += [f"columns=[%22{name}%22]", "rows=-3", "direction=7", "most=%22x%22", "chosen=[0,0]"]
+    with opened(address_of(report, "&".join(parts))) as page:
+        all_drawn(page)
+        assert len(rows(page)) == 8 and page.evaluate("state.chosen") == [0]
+        assert name not in page.locator("#table thead").inner_text()
+        assert page.evaluate("state.heatValue") == "err_pct/mean_abs"
+
+
+def test_a_sweep_of_failures_alone(tmp_path: Path) -> None:
+    axes = {BLOCKS: [10, 20], "engine.max_num_seqs": [4, 8]}
+    session, _ = run_sweep(write_sweep(tmp_path, axes=axes, truth=TRUTH), tmp_path / "out")
+    for row in range(4):
+        with_failure(session, row)
+    path = write_report(read(session), tmp_path / "report.html")
+    with opened(address_of(path)) as page:
+        all_drawn(page)
+        for chart in ("curve", "parallel"):
+            said = page.locator(f"#{chart}-chart").inner_text()
+            assert said == "No point that is shown has this metric."
+        assert page.locator("#failure-table tbody tr").count() == 4
+
+
+def test_a_chart_that_fails_does_not_stop_the_others(report: Path) -> None:
+    with opened(address_of(report), strict=False) as page:
+        page.evaluate(
+            "charts.get('heat-chart').draw = () => { throw new Error('no luck'); }; redraw()"
+        )
+        all_drawn(page)
+        assert page.locator("#heat-chart").inner_text() == "This chart cannot be drawn."
+        assert page.locator("#share-chart .main-svg").count() > 0
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_long_names_do_not_make_it_wider(tmp_path: Path, width: int) -> None:
+    names = ["W" * 3000, "Y" * 3000]
+    cards = {name: {"card": CARD | {"name": name}} for name in names}
+    session = make_sweep(tmp_path, cards=cards, axes={"card": names, BLOCKS: [10, 20]})
+    with_failure(session, 3, reason=names[0])
+    data = read(session)
+    noted = replace(data, name=names[1], texts={**data.texts, "notes": [names[0]] * len(data)})
+    pages = [
+        write_report(noted, tmp_path / "report.html"),
+        write_comparison(
+            compare_folders(session.store.folder, session.store.folder), tmp_path / "two.html"
+        ),
+    ]
+    for path in pages:
+        with opened(address_of(path), viewport={"width": width, "height": 900}) as page:
+            all_drawn(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_keyboard_reaches_everything(report: Path) -> None:
     with opened(address_of(report)) as page:
         page.keyboard.press("Tab")
@@ -174,6 +246,26 @@ def test_two_sweeps_against_each_other(tmp_path: Path) -> None:
         assert page.locator("#table tbody tr").count() == 1
 
 
+def test_two_sweeps_of_different_measures(tmp_path: Path) -> None:
+    folders = []
+    for name, fields in (("a", {"truth": TRUTH}), ("b", {})):
+        path = write_sweep(
+            tmp_path / name, axes={BLOCKS: [10 * len(name), 20 + len(fields)]}, **fields
+        )
+        folders.append(run_sweep(path, tmp_path / name / "out")[0].store.folder)
+    path = write_comparison(compare_folders(*folders), tmp_path / "comparison.html")
+    with opened(
+        address_of(path, "metric=%22constructor%22&direction=7&sort=%22toString%22")
+    ) as page:
+        all_drawn(page)
+        assert page.evaluate("state.metric") == "latency_ms/mean"
+        heads = page.locator("#only-table th").all_inner_texts()
+        assert heads[3:] == ["mean absolute difference (%)", "mean latency (ms)"]
+        cells = page.locator("#only-table tbody tr").first.locator("td").all_inner_texts()
+        assert cells[0] == "A" and float(cells[3]) > 0 and cells[4] == ""
+        assert "do not compare" in page.locator("#verdict").inner_text()
+
+
 def test_a_trace_step_by_step(tmp_path: Path) -> None:
     engine = {"num_gpu_blocks_override": 12, "max_num_batched_tokens": 64}
     point = point_from_mapping(base(engine=engine), tmp_path, "test")
@@ -193,6 +285,10 @@ def test_a_trace_step_by_step(tmp_path: Path) -> None:
         assert page.evaluate("STEP[state.step]") == step + 1
         assert hash_of(page) == f"#step={step + 1}"
         assert page.locator("#wait-table tbody tr").count() > 0
+        for typed, shown in (("2.5", 2), ("-7", 0), ("1e300", len(trace.steps["step"]) - 1)):
+            page.locator("#step-number").fill(typed)
+            assert page.evaluate("STEP[state.step]") == shown
+            assert page.locator("#step-said").inner_text().startswith(f"Step {shown} at")
 
 
 def test_a_thousand_points_are_a_small_file_that_answers(tmp_path: Path) -> None:

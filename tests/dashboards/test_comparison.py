@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from dashboards.comparison import SweepComparison, compare_folders, summary_lines
 from dashboards.comparison_data import comparison_data
 from dashboards.report import write_comparison
+from dashboards.wording import number
 from orchestrator.cli import main
 from orchestrator.session import Session
 from profiles.errors import InputError
 from tests.dashboards.make import EVILS, make_sweep, with_failure
 from tests.dashboards.test_report import Page
-from tests.orchestrator.sweep_make import BLOCKS, run_sweep, write_sweep
+from tests.orchestrator.sweep_make import BLOCKS, TRUTH, base, run_sweep, write_sweep
 
 RESERVE = "engine.scheduler_reserve_full_isl"
 
@@ -100,6 +101,39 @@ def test_two_folders_are_compared_sweep_by_sweep(tmp_path: Path) -> None:
 def _only(tmp_path: Path) -> Path:
     sweep(tmp_path / "else", name="other", axes={BLOCKS: [10]})
     return tmp_path / "else" / "out"
+
+
+def test_sweeps_of_different_measures_are_not_compared_by_one(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", axes={BLOCKS: [10, 20, 40]}, truth=TRUTH)
+    b = sweep(tmp_path / "b", axes={BLOCKS: [20, 40, 50]})
+    found = compared(a, b)
+    best = [float(data.scores[data.ranked[0][0]]) for data in (found.a, found.b)]
+    said = f"best mean absolute difference (%) {number(best[0])} in A, best mean latency (ms) "
+    assert f"{said}{number(best[1])} in B, which do not compare." in found.sentence()
+    (data,) = comparison_data(compare_folders(a.store.folder, b.store.folder))["sweeps"]
+    assert data["measures"] == ["err_pct/mean_abs", "latency_ms/mean"]
+    assert data["metric"] == "latency_ms/mean", "which both have"
+    assert data["only_b"][0]["measure"] == found.b.metrics["latency_ms/mean"][2]
+    for row in range(3):
+        with_failure(b, row)
+    said = f"best mean absolute difference (%) {number(best[0])} in A."
+    assert compared(a, b).sentence().endswith(said)
+
+
+def test_unrelated_sweeps_are_said_to_be(tmp_path: Path) -> None:
+    a = sweep(tmp_path / "a", axes={BLOCKS: [10, 20]})
+    other = base(model={"name": "other"})
+    b = sweep(tmp_path / "b", axes={RESERVE: [True, False]}, base=other)
+    said = compared(a, b).sentence()
+    assert "they have no axis in common, the best of each stands for all" in said
+    assert "A is of the model small, B of other" in said
+    assert "no axis" not in compared(a, a).sentence()
+    truths = [sweep(tmp_path / name, truth=TRUTH) for name in "cd"]
+    assert "different truths" not in compared(*truths).sentence()
+    values = [one | {"value_ms": 5.0} for one in TRUTH["percentiles"]["values"]]
+    half = {"percentiles": TRUTH["percentiles"] | {"values": values}}
+    changed = sweep(tmp_path / "e", truth=half)
+    assert "they are measured against different truths" in compared(truths[0], changed).sentence()
 
 
 def test_the_page_holds_both_sides_and_hostile_names_as_text(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dashboards.terminal import as_csv, as_json, as_text, clean
+from dashboards.wording import blocks_title, title
 from orchestrator.cli import main
 from orchestrator.session import Session
 from profiles.errors import InputError
-from tests.dashboards.make import EVIL, EVILS, POOLS, make_sweep, read, with_failure
-from tests.orchestrator.sweep_make import BLOCKS, UTILIZATION, run_sweep, write_sweep
+from tests.dashboards.make import CARD, EVIL, EVILS, POOLS, make_sweep, read, with_failure
+from tests.orchestrator.sweep_make import BLOCKS, UTILIZATION, base, run_sweep, write_sweep
+from tests.orchestrator.sweep_make import results as results_of
 
 
 def servesweep(*arguments: str | Path) -> Result:
@@ -74,11 +77,49 @@ def test_csv_is_a_row_a_point(session: Session) -> None:
     assert rows[-1]["status"] == "error" and rows[-1]["err_pct/mean_abs"] == ""
 
 
+def test_csv_has_every_column_and_no_formula(tmp_path: Path) -> None:
+    names = ["=1+1", "@SUM(A1)", "-2", "plain"]
+    cards = {name: {"card": CARD | {"memory_bytes": (1 << 20) + i}} for i, name in enumerate(names)}
+    session = make_sweep(tmp_path, cards=cards, axes={"card": names})
+    data = read(session)
+    text = as_csv(data)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["axes/card"] for row in rows} == {"'=1+1", "'@SUM(A1)", "'-2", "plain"}
+    results = results_of(session)
+    assert set(rows[0]) == {*results.column_names, "rank", "num_gpu_blocks"}
+    by_index = {int(row["index"]): row for row in rows}
+    for one in results.to_pylist():
+        row = by_index[one["index"]]
+        assert row["run_id"] == one["run_id"]
+        assert row["notes"] == clean(one["notes"] or "")
+        assert float(row["err_pct/ttft_ms/mean"]) == one["err_pct/ttft_ms/mean"], "negative or not"
+
+
+def test_one_form_at_a_time_and_wrong_commands_are_one_line(session: Session) -> None:
+    folder = session.store.folder
+    wrong = [
+        (("show", folder, "--json", "--csv"), "--json or --csv, not both; `main show --help`"),
+        (("show", folder, "--rows", "0"), "Invalid value for '--rows'"),
+        (("show",), "Missing argument 'SWEEP'"),
+        (("report", "a", "b", "c"), "one sweep, or two to compare; got 3"),
+        (("profiles", "show", "--tp", "x"), "Invalid value for '--tp'"),
+        (("shwo",), "No such command 'shwo'"),
+        (("--no-such",), "No such option"),
+    ]
+    for arguments, said in wrong:
+        done = servesweep(*arguments)
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("servesweep: ") and said in done.stderr
+    assert "Commands:" in servesweep("profiles").output, "nothing asked is help"
+
+
 def test_a_long_axis_shares_cells(tmp_path: Path) -> None:
     axes = {UTILIZATION: {"linspace": [0.3, 0.9, 60]}}
     session, _ = run_sweep(write_sweep(tmp_path, axes=axes), tmp_path / "out")
     lines = as_text(read(session), 3, "kv/blocks").splitlines()
-    (head,) = (line for line in lines if line.startswith("KV blocks: gpu_memory_utilization"))
+    (head,) = (
+        line for line in lines if line.startswith("KV blocks in all: gpu_memory_utilization")
+    )
     assert "neighbouring values share a cell" in head
     assert max(map(len, lines[lines.index(head) :])) <= 160
 
@@ -107,7 +148,7 @@ def test_the_command_by_file_and_by_folder(session: Session, tmp_path: Path) -> 
 def test_a_reader_that_stops_early_is_no_error(session: Session) -> None:
     command = f"{sys.executable} -m orchestrator.cli show {session.store.folder} --csv | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("rank,point_id") and done.stderr == ""
+    assert done.stdout.startswith("rank,index,point_id") and done.stderr == ""
 
 
 def test_the_report_command(session: Session, tmp_path: Path) -> None:
@@ -117,6 +158,36 @@ def test_the_report_command(session: Session, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"wrote {tmp_path / 'deep' / 'page.html'}"
     assert servesweep("report", "a", "b", "c").exit_code == 2
     assert servesweep("report", session.store.folder, "--ignore", "card").exit_code == 2
+
+
+def test_the_report_follows_a_link_and_refuses_a_pipe(session: Session, tmp_path: Path) -> None:
+    page, link, pipe = (tmp_path / name for name in ("page.html", "link", "pipe"))
+    link.symlink_to(page)
+    assert servesweep("report", session.store.folder, "--out", link).exit_code == 0
+    assert link.is_symlink() and page.stat().st_size > 1_000_000
+    os.mkfifo(pipe)
+    done = servesweep("report", session.store.folder, "--out", pipe)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1 and pipe.is_fifo()
+    assert f"{pipe}: file: got 'a pipe', expected a regular file" in done.stderr
+
+
+def test_sections_along_an_axis_are_told_apart(tmp_path: Path) -> None:
+    axis = "workload.generate.arrivals"
+    rates = [{"process": "poisson", "rate": rate} for rate in (1000.0, 2000.0)]
+    session, _ = run_sweep(write_sweep(tmp_path, axes={axis: rates, BLOCKS: [10, 20]}), tmp_path)
+    lines = as_text(read(session), 2, None).splitlines()
+    (head,) = (i for i, line in enumerate(lines) if "* is the best" in line)
+    assert lines[head + 1].split() == ["…1000.0}", "…2000.0}"]
+
+
+def test_blocks_of_an_instance_and_of_all_are_told_apart(session: Session, tmp_path: Path) -> None:
+    assert "KV blocks an" not in as_text(read(session), 2, None)
+    cluster = {"instances": [{"count": 2}]}
+    path = write_sweep(tmp_path, base=base(cluster=cluster), axes={BLOCKS: [20, 40]})
+    data = read(run_sweep(path, tmp_path / "out")[0])
+    assert data.blocks == [20, 40] and data.metrics["kv/blocks"].tolist() == [40.0, 80.0]
+    assert blocks_title(data) == "KV blocks an instance"
+    assert title("kv/blocks") == "KV blocks in all"
 
 
 def test_run_writes_the_report(tmp_path: Path) -> None:

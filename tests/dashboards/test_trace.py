@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,44 @@ def test_a_window_shows_a_part(trace: Trace) -> None:
     assert (spans.end_ns >= window.from_ns).all() and (spans.begin_ns <= window.until_ns).all()
     part = events(trace, Window(from_s=middle, until_s=middle + 0.005), "test")
     assert 0 < len(part["traceEvents"]) < len(events(trace, Window(), "test")["traceEvents"])
+
+
+@pytest.mark.parametrize("engine", [{"max_num_batched_tokens": 33}, {}])
+def test_spans_batches_and_tables_count_the_same(tmp_path: Path, engine: dict[str, Any]) -> None:
+    """Also where the last chunk of a prompt is one token."""
+    trace = traced(tmp_path, num_gpu_blocks_override=400, **engine)
+    one = trace.entry_tokens == 1
+    decodes = np.bincount(trace.entry_step[one], minlength=len(trace.steps["step"]))
+    np.testing.assert_array_equal(decodes, trace.steps["num_decodes"])
+    prompts = trace.result.requests["prompt_tokens"].to_numpy()[trace.entry_request]
+    if engine:
+        assert (one & (trace.entry_computed == prompts - 1)).any(), "a last chunk of one token"
+    assert trace.spans.tokens[trace.spans.kind == DECODE].sum() == one.sum()
+
+
+@pytest.mark.parametrize("option", ["--from-s", "--until-s"])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
+def test_seconds_that_are_none_are_one_clear_error(
+    tmp_path: Path, option: str, seconds: str
+) -> None:
+    path = tmp_path / "point.yaml"
+    path.write_text(yaml.safe_dump(base()))
+    done = servesweep("trace", path, "--out", tmp_path / "out", option, seconds)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert f"{option}: got {float(seconds)}, expected seconds from 0 to 9e+09" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_told_before_it_simulates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "run", None)
+    path = tmp_path / "point.yaml"
+    path.write_text(yaml.safe_dump(base()))
+    os.mkfifo(tmp_path / "trace.png")
+    for out in (tmp_path, path / "inside"):
+        done = servesweep("trace", path, "--out", out)
+        assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert not (tmp_path / "trace.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def replica_rows(
         for i, (name, block) in enumerate(LAYERS)
     ]
     shapes = LayerShapes(MOE, tensor, 2, 2, 2, replicas * tensor)
-    experts = ExpertRanks(10 * replicas, replicas, tensor, exchange)
+    experts = ExpertRanks(10, replicas, tensor, exchange)
     return step_rows(
         layers,
         size(),

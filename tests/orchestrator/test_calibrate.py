@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli import main
+from profiles.calibrated import load_calibrated_card
 from simulator import load_point, simulate
 from tests.orchestrator.calibration_make import (
     known_base,
@@ -81,7 +82,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert "axes/overhead.no_graph_ms" in results.column_names
     # The card names its data, and a point can name the card.
     card = yaml.safe_load((done.folder / "card.yaml").read_text())
-    assert set(card["data"]["one"]) == {"truth", "workload", "profile", "part"}
+    about = {"truth", "workload", "profile", "part", "card", "model"}
+    assert set(card["data"]["one"]) == about
     assert card["errors"]["one"]["test"] == {
         name: round(value, 4) for name, value in done.judged[1].after.items()
     }
@@ -166,6 +168,35 @@ def test_several_runs_share_the_parameters(tmp_path: Path) -> None:
     assert set(done.card.data) == {"ours"}
     held_out = done.judged[1]
     assert held_out.after["requests"] < 0.2 * held_out.before["requests"]
+
+
+def test_a_card_fitted_to_two_cards_names_both(tmp_path: Path) -> None:
+    ours = write_known(tmp_path / "ours", overhead=OVERHEAD)
+    theirs = write_known(tmp_path / "theirs", overhead=OVERHEAD, engine={"max_num_seqs": 8})
+    other = known_base()["card"] | {"name": "Other"}
+    point = {"engine": {"max_num_seqs": 8}, "card": other}
+    runs = {
+        "ours": {"truth": {"recorded": str(ours)}},
+        "theirs": {"point": point, "truth": {"recorded": str(theirs)}},
+    }
+    path = write_study(tmp_path, parameters={"decode_ms": DECODE}, runs=runs, search={"rounds": 1})
+    done, _, _ = run_study(path, tmp_path / "out")
+    model, card = known_base()["model"]["name"], known_base()["card"]["name"]
+    assert (done.card.card, done.card.others) == (card, (("Other", model),))
+    report = (done.folder / "report.md").read_text()
+    assert f"{model} on {card} and {model} on Other, from `study.yaml`." in report
+    applied = load_calibrated_card(done.folder / "card.yaml")
+    assert applied.others == done.card.others
+
+
+def test_a_card_that_cannot_be_written_stops_the_study_first(tmp_path: Path) -> None:
+    path = modes_study(tmp_path)
+    (tmp_path / "file").write_text("")
+    arguments = ["calibrate", str(path), "--serial", "--no-track", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, [*arguments, "--card", str(tmp_path / "file/card.yaml")])
+    assert done.exit_code == 2
+    assert "--card: got '" in done.stderr and "a file that can be written: " in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
@@ -214,7 +215,13 @@ def test_wrong_input_that_is_found_late_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "small").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"junk", None])
+def of_another_form() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"t_s": ["soon"]}), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", of_another_form(), None])
 def test_tables_that_are_damaged_are_made_again(tmp_path: Path, damage: bytes | None) -> None:
     path = write_sweep(tmp_path, axes={BLOCKS: [20]}, truth=TRUTH)
     run(path, tmp_path / "out")

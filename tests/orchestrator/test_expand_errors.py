@@ -45,7 +45,7 @@ def refused(folder: Path, **fields: Any) -> InputError:
             {"axes": {"model.hidden_size.x": [1]}},
             "axes.model.hidden_size.x",
             1,
-            "hidden_size to be a section with fields; it is 16",
+            "no such field: hidden_size is 16, not a section with fields",
         ),
         ({"axes": {SEQS: [1.5]}}, f"axes.{SEQS}", 1.5, "integer"),
         ({"axes": {SEQS: {"linspace": [1, 8, 3]}}}, f"axes.{SEQS}", 4.5, "integer"),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli import main
+from orchestrator.nightly.at_commits import Runs
 from orchestrator.nightly.baseline import Accepted, Baseline, load_baseline
+from orchestrator.nightly.bisect import Bisection
 from orchestrator.nightly.detector import Judgement, first_difference, judge
 from orchestrator.nightly.measure import Measured
 from orchestrator.nightly.suite import Suite, load_suite
@@ -174,6 +179,23 @@ class TestDetector:
         found = judged(point("a", status="failed", reason="stuck", predictions={}))
         assert found.exit_code == 1
         assert found.findings[0].text == "failed, and succeeded before: stuck"
+        assert (found.answer("changed"), found.answer("accurate")) == ("yes", "no")
+
+    def test_a_failure_that_was_accepted(self) -> None:
+        failed = Accepted("failed", {}, {}, {"version": "1"})
+        case = point("a", status="failed", reason="stuck", predictions={})
+        assert judged(case, failed).findings == []
+        assert judged(case, failed, bands={"m": 1.0}).exit_code == 2
+        found = judged(point("a"), failed)
+        assert found.exit_code == 2
+        assert found.findings[0].text.startswith("succeeded, and failed when it was accepted")
+
+    def test_what_fails_predicts_nothing(self) -> None:
+        case = point("a", errors={"m": 0.0}, steps=steps(end_ns=[1]))
+        case.fail("a worker disagrees")
+        assert (case.status, case.reason) == ("failed", "a worker disagrees")
+        assert (case.predictions, case.errors, case.steps) == ({}, {}, None)
+        assert case.inputs == {"version": "1"}
 
     def test_a_regression_outweighs_what_could_not_be_compared(self) -> None:
         suite = suite_of(a={"point": "p", "group": "g"}, b={"point": "p", "group": "g"})
@@ -181,19 +203,52 @@ class TestDetector:
         accepted = {n: Accepted("measured", {"steps": 3.0}, {}, {}) for n in ("a", "b")}
         assert judge(suite, cases, Baseline("", None, accepted), None).exit_code == 1
 
+    def grouped(
+        self,
+        cases: list[Measured],
+        last: dict[str, dict[str, float]] | None = None,
+        **group: dict[str, float],
+    ) -> Judgement:
+        points = {case.name: {"point": "p", "group": "g"} for case in cases}
+        data = {"name": "s", "baseline": "b", "points": points, "groups": {"g": group}}
+        accepted = {
+            case.name: Accepted("measured", {"steps": 3.0}, {}, {"version": "1"}) for case in cases
+        }
+        return judge(Suite.model_validate(data), cases, Baseline("", None, accepted), last)
+
     def test_a_group_has_bands_of_its_own(self) -> None:
-        suite = Suite.model_validate(
-            {
-                "name": "s",
-                "baseline": "b",
-                "points": {n: {"point": "p", "group": "g", "bands": {"m": 3.0}} for n in "ab"},
-                "groups": {"g": {"bands": {"m": 1.0}}},
-            }
-        )
         cases = [point("a", errors={"m": 2.0}), point("b", errors={"m": -0.5})]
-        accepted = {n: Accepted("measured", {"steps": 3.0}, {}, {"version": "1"}) for n in "ab"}
-        found = judge(suite, cases, Baseline("", None, accepted), None)
+        found = self.grouped(cases, bands={"m": 1.0})
         assert [f.text for f in found.findings] == ["m is 1.25 over 2 cases, its band is 1"]
+
+    @pytest.mark.parametrize("check", ["bands", "worse"])
+    def test_a_metric_that_a_group_does_not_have(self, check: str) -> None:
+        """A check of nothing is none, with a night to hold it against or without."""
+        cases = [point("a", errors={"m": 0.1}), point("b", errors={"m": 0.2})]
+        for last in (None, {"a": {"m": 0.1}, "b": {"m": 0.2}}):
+            found = self.grouped(cases, last, **{check: {"mm": 5.0}})
+            assert (found.exit_code, found.answer("accurate")) == (2, "not compared")
+            assert [f.text for f in found.findings] == [
+                "mm was not measured of a, b; the group g has it"
+            ]
+
+    def test_a_case_without_the_groups_metric(self) -> None:
+        """It is not left out of the mean without a word."""
+        cases = [point("a", errors={"m": 0.1}), point("b")]
+        found = self.grouped(cases, bands={"m": 1.0})
+        assert found.exit_code == 2
+        assert found.findings[0].text == "m was not measured of b; the group g has it"
+
+    def test_a_group_that_did_not_run_is_skipped(self) -> None:
+        cases = [point("a", errors={"m": 0.1}), point("b", status="skipped")]
+        assert self.grouped(cases, bands={"m": 1.0}).exit_code == 0
+
+    def test_a_trend_is_of_predictions_as_well(self) -> None:
+        cases = [point("a")]
+        assert self.grouped(cases, {"a": {"steps": 2.5}}, worse={"steps": 1.0}).exit_code == 0
+        assert self.grouped(cases, {"a": {"steps": 1.5}}, worse={"steps": 1.0}).exit_code == 1
+        nan = [point("a", errors={"m": float("nan")})]
+        assert self.grouped(nan, {"a": {"m": 0.1}}, worse={"m": 1.0}).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -211,10 +266,126 @@ def test_wrong_suites(tmp_path: Path, change: dict[str, Any], message: str) -> N
         load_suite(write_suite(tmp_path, **change))
 
 
-def test_a_damaged_baseline(tmp_path: Path) -> None:
+CASE = {"status": "measured", "predictions": {}, "errors": {}, "inputs": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"cases": ', "file: got 'JSONDecodeError: "),
+        ("5", "baseline.json: BaselineFile: got 5"),
+        ({"cases": 5}, "reason: got nothing"),
+        ({"reason": "x", "cases": []}, "cases: got []"),
+        ({"reason": "x", "cases": {"burst": CASE | {"predictions": [1]}}}, "predictions: got [1]"),
+        ({"reason": "x", "cases": {"burst": CASE | {"inputs": None}}}, "inputs: got None"),
+        ({"reason": "x", "cases": {"burst": CASE | {"status": "fine"}}}, "status: got 'fine'"),
+        ({"reason": "x", "cases": {"burst": CASE | {"mood": 1}}}, "mood: got 1"),
+    ],
+)
+def test_a_damaged_baseline(tmp_path: Path, content: Any, message: str) -> None:
     path = write_suite(tmp_path)
     (tmp_path / "baseline").mkdir()
-    (tmp_path / "baseline/baseline.json").write_text('{"cases": 5}')
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "baseline/baseline.json").write_text(text)
     done = night(path, "--no-track")
     assert done.exit_code == 2
-    assert "as `servesweep nightly --accept` writes it" in done.stderr
+    assert "baseline/baseline.json: " in done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a suite whose night was accepted, and was fine then."""
+    folder = tmp_path_factory.mktemp("accepted")
+    path = write_suite(folder)
+    assert night(path, "--no-track", "--accept", "the first").exit_code == 0
+    assert night(path, "--no-track").exit_code == 0
+    return folder
+
+
+def remove_steps(baseline: Path) -> None:
+    (baseline / "burst.parquet").unlink()
+
+
+def other_steps(baseline: Path) -> None:
+    pq.write_table(steps(end_ns=[1, 2]), baseline / "burst.parquet")
+
+
+def other_columns(baseline: Path) -> None:
+    pq.write_table(steps(mood=[0] * 329), baseline / "burst.parquet")
+
+
+def corrupt_steps(baseline: Path) -> None:
+    content = bytearray((baseline / "burst.parquet").read_bytes())
+    content[40:200] = bytes(160)
+    (baseline / "burst.parquet").write_bytes(content)
+
+
+def file_for_a_folder(baseline: Path) -> None:
+    shutil.rmtree(baseline)
+    baseline.write_text("")
+
+
+def folder_for_a_file(baseline: Path) -> None:
+    (baseline / "baseline.json").unlink()
+    (baseline / "baseline.json").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_steps, "baseline/burst.parquet: file: got nothing, expected 329 steps"),
+        (other_steps, "baseline/burst.parquet: steps: got 2, expected 329"),
+        (other_columns, "baseline/burst.parquet: columns: got 'mood'"),
+        (corrupt_steps, "baseline/burst.parquet: file: got '"),
+        (file_for_a_folder, "baseline: baseline: got 'no folder'"),
+        (folder_for_a_file, "baseline/baseline.json: file: got 'Is a directory'"),
+    ],
+)
+def test_a_damaged_folder_is_not_none(
+    accepted: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    """And what the night before said is gone."""
+    folder = shutil.copytree(accepted, tmp_path / "copy")
+    damage(folder / "baseline")
+    done = night(folder / "suite.yaml", "--no-track")
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    for name in ("measured.json", "judgement.json", "report.md", "junit.xml", "results.parquet"):
+        assert not (folder / "out/one" / name).exists()
+
+
+def test_a_reason_without_words_is_refused_first(accepted: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(accepted, tmp_path / "copy")
+    before = (folder / "out/one/report.md").stat().st_mtime_ns
+    done = night(folder / "suite.yaml", "--no-track", "--accept", "")
+    assert done.exit_code == 2
+    assert "--accept: got '', expected the reason, in words" in done.stderr
+    assert (folder / "out/one/report.md").stat().st_mtime_ns == before
+
+
+def test_a_run_at_a_commit_that_takes_too_long_has_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_suite(tmp_path)
+    monkeypatch.setattr("orchestrator.nightly.at_commits.TIMEOUT_S", 0.01)
+    runs = Runs(tmp_path, load_suite(path), path, point("burst"))
+    assert runs.here() is None
+    assert runs.problem == "no result after 0.01 s"
+
+
+def test_a_night_is_written_down_before_it_is_bisected(
+    accepted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(accepted, tmp_path / "copy")
+
+    def stop(*_: object) -> list[str]:
+        assert "fine" in (folder / "out/one/report.md").read_text()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bisection, "origins", stop)
+    assert night(folder / "suite.yaml", "--no-track", "--bisect").exit_code == 130
+    judgement = json.loads((folder / "out/one/judgement.json").read_text())
+    assert (judgement["verdict"], judgement["origins"]) == ("fine", [])

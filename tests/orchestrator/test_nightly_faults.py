@@ -5,6 +5,7 @@ The project is copied, broken, and run as a command.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -158,12 +159,18 @@ def git(project: Project, *arguments: str) -> str:
     ).stdout.strip()
 
 
-def test_bisection_names_the_commit(accepted: Project, tmp_path: Path) -> None:
-    project = accepted.copy(tmp_path / "copy")
+def versioned(accepted: Project, to: Path) -> Project:
+    """Under version control, with its baseline committed."""
+    project = accepted.copy(to)
     (project.root / ".gitignore").write_text("out\n__pycache__\n")
     git(project, "init", "-q")
     git(project, "add", "-A")
     git(project, "commit", "-qm", "The baseline")
+    return project
+
+
+def test_bisection_names_the_commit(accepted: Project, tmp_path: Path) -> None:
+    project = versioned(accepted, tmp_path / "copy")
     project.change("simulator/summary.py", "SHOWN_REFUSALS = 20", "SHOWN_REFUSALS = 21")
     git(project, "commit", "-qam", "Another number of refusals")
     log_space(project)
@@ -186,16 +193,71 @@ def test_bisection_names_the_input_and_uncommitted_changes(
     project.night("--bisect")
     (origin,) = project.judgement()["origins"]
     assert origin.startswith("tables: the profile is another one (")
-    other = accepted.copy(tmp_path / "other")
-    (other.root / ".gitignore").write_text("out\n__pycache__\n")
-    git(other, "init", "-q")
-    git(other, "add", "-A")
-    git(other, "commit", "-qm", "The baseline")
+    other = versioned(accepted, tmp_path / "other")
     log_space(other)
     other.night("--bisect")
     assert other.judgement()["origins"] == [
         "tables: uncommitted changes: simulator/attention_tables.py"
     ]
+
+
+def test_bisection_from_another_branch(accepted: Project, tmp_path: Path) -> None:
+    """A history that was rewritten: no commits lead here from the baseline's, which is told."""
+    project = versioned(accepted, tmp_path / "copy")
+    git(project, "branch", "whole")
+    git(project, "checkout", "-q", "--orphan", "other")
+    project.change("simulator/summary.py", "SHOWN_REFUSALS = 20", "SHOWN_REFUSALS = 21")
+    git(project, "commit", "-qam", "The same in another history")
+    base = git(project, "rev-parse", "whole")
+    log_space(project)
+    baseline = project.baseline / "baseline.json"
+    data = json.loads(baseline.read_text())
+    baseline.write_text(json.dumps(data | {"commit": base}))
+    done = project.night("--bisect")
+    assert (done.returncode, done.stderr.count("Traceback")) == (1, 0)
+    assert project.judgement()["origins"] == [
+        f"tables: the baseline's commit {base[:12]} is not an ancestor of HEAD: no commits lead from "
+        "one to the other"
+    ]
+
+
+def test_bisection_names_the_commit_that_made_a_case_fail(
+    accepted: Project, tmp_path: Path
+) -> None:
+    """Another prediction on the way is not what it looks for."""
+    project = versioned(accepted, tmp_path / "copy")
+    log_space(project)
+    git(project, "commit", "-qam", "Interpolate in log space")
+    crash = 'raise ValueError("no such table")'
+    project.change("simulator/attention_tables.py", "return lo, t", crash)
+    git(project, "commit", "-qam", "Break it")
+    done = project.night("--bisect")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("Traceback") == 0
+    assert project.findings("tables")[0] == (
+        "failed, and succeeded before: ValueError: no such table"
+    )
+    assert "predictions changed: yes; accurate: no" in done.stdout
+    assert "| clocks | tables | failed |  |  |" in done.stdout
+    named = git(project, "log", "-1", "--format=%h")
+    (origin,) = project.judgement()["origins"]
+    assert origin.startswith(f"tables: commit {named} Break it; there it fails: ")
+    assert "no such table" in origin
+
+
+def test_bisection_of_an_edited_baseline_claims_what_it_checked(
+    accepted: Project, tmp_path: Path
+) -> None:
+    project = versioned(accepted, tmp_path / "copy")
+    baseline = project.baseline / "baseline.json"
+    data = json.loads(baseline.read_text())
+    data["cases"]["tables"]["predictions"]["end_ns"] = 1.0
+    baseline.write_text(json.dumps(data))
+    git(project, "commit", "-qam", "Edit what was accepted")
+    assert project.night("--bisect").returncode == 1
+    (origin,) = project.judgement()["origins"]
+    assert origin.startswith("tables: run by itself, the code as it is predicts what that of the")
+    assert "the baseline may have been edited" in origin
 
 
 def test_accepting_records_the_reason(accepted: Project, tmp_path: Path) -> None:

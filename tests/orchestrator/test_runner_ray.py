@@ -136,7 +136,7 @@ def test_a_worker_that_does_not_answer_is_ended(
     path = write_sweep(
         tmp_path,
         axes={SEED: [1, 2, 3]},
-        execution={"time_limit_s": 1, "points_per_task": 1},
+        execution={"time_limit_s": 8, "points_per_task": 1},
     )
     session, watch = Session.open(path, tmp_path / "out"), Watch()
     hanging = session.plan.points[0].point_id

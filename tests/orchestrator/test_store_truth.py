@@ -10,6 +10,7 @@ import pytest
 from orchestrator.compare import compare
 from orchestrator.store_truth import read_truth, truth_key, truth_label, write_truth
 from orchestrator.truth import Truth, TruthConfig, load_truth
+from profiles.errors import InputError
 from tests.orchestrator.sweep_make import TRUTH
 from tests.orchestrator.truth_make import make_result, write_bench, write_recorded
 
@@ -53,13 +54,17 @@ def test_equal_truths_are_equal_bytes(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
-def test_none_or_a_damaged_one_is_none(tmp_path: Path) -> None:
+def test_none_or_a_damaged_one_is_one_clear_error(tmp_path: Path) -> None:
     truth = recorded(tmp_path)
-    assert read_truth(tmp_path, "nothing") is None
+    with pytest.raises(
+        InputError, match=r"nothing/truth\.json: file: got nothing, expected a file"
+    ):
+        read_truth(tmp_path, "nothing")
     write_truth(tmp_path, truth)
     path = tmp_path / "truth" / truth_key(truth) / "requests.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    assert read_truth(tmp_path, truth_key(truth)) is None
+    with pytest.raises(InputError, match=r"requests\.parquet: file: .* a readable Parquet file"):
+        read_truth(tmp_path, truth_key(truth))
 
 
 def test_labels_are_short(tmp_path: Path) -> None:

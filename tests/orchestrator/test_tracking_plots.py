@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from orchestrator import plots
 from orchestrator.pictures import draw
-from tests.orchestrator.sweep_make import run_sweep, write_sweep
+from tests.orchestrator.sweep_make import TRUTH, run_sweep, write_sweep
 
 LATENCY = {"TTFT (ms)": [1.0, 20.0, 900.0, math.nan], "TPOT (ms)": [5.0, 6.0]}
 LOAD = {"running": ([1, 2, 3], [0, 4, 2]), "waiting": ([1, 2, 3], [0, 1, 0])}
@@ -66,6 +66,30 @@ def test_nothing_or_too_much_to_draw(tmp_path: Path) -> None:
 def test_matplotlib_is_imported_when_drawing() -> None:
     code = "import orchestrator.plots, sys; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+HOSTILE = ("_hidden $x_$", "$\\frac", "ü 🦄 \n\x07", "", "x" * 3000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_any_name_is_drawn_without_a_word(tmp_path: Path) -> None:
+    points = dict.fromkeys(HOSTILE, LATENCY)
+    assert is_png(plots.latency_cdfs(tmp_path / "cdf.png", LATENCY, points))
+    assert is_png(plots.over_time(tmp_path / "load.png", LOAD, dict.fromkeys(HOSTILE, LOAD)))
+    errors = [float(i) for i in range(len(HOSTILE))]
+    path = plots.error_heatmap(tmp_path / "heat.png", HOSTILE, HOSTILE, errors, *HOSTILE[:2])
+    assert is_png(path)
+
+
+@pytest.mark.parametrize("truth", [TRUTH, None])
+def test_axes_of_sections_are_drawn(tmp_path: Path, truth: object) -> None:
+    rates = [{"process": "poisson", "rate": rate} for rate in (1000.0, 2000.0)]
+    lengths = [{"uniform": [20, 60]}, {"fixed": 30}]
+    axes = {"workload.generate.arrivals": rates, "workload.generate.prompt_tokens": lengths}
+    fields = {"axes": axes} | ({"truth": truth} if truth else {})
+    session, _ = run_sweep(write_sweep(tmp_path, **fields), tmp_path / "out")
+    written = {path.name for path in draw(session.plan, session.store.folder) if is_png(path)}
+    assert ("error.png" if truth else "mean_latency.png") in written
 
 
 def test_axes_of_lists_are_drawn(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,23 @@ def test_a_truth_travels_and_knows_its_content(tmp_path: Path) -> None:
     assert again.requests.ids.equals(truth.requests.ids)
     write_recorded(tmp_path, change={"input_toks": 51})
     assert load({"recorded": "."}, tmp_path).content_id != truth.content_id
+
+
+def test_from_the_queue_on_both_sides(tmp_path: Path) -> None:
+    """The third request was sent 100 ms before the engine queued it: 400 ms, or 300 from the queue."""
+    write_recorded(tmp_path, change={"sent_ts": 500.4})
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    rows = [{"sent_ts": json.loads(line)["queued_ts"]} | json.loads(line) for line in lines]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    sent, queued = (
+        load({"recorded": ".", "ttft": ttft}, tmp_path) for ttft in ("from_arrival", "from_queue")
+    )
+    assert sent.requests is not None and queued.requests is not None
+    assert sent.requests.ttft_ms == pytest.approx([100, 200, 400, 400])
+    assert queued.requests.ttft_ms == pytest.approx([100, 200, 300, 400])
+    assert queued.requests.latency_ms == pytest.approx([500, 1200, 300, 1000])
+    assert (sent.start, queued.start) == ("arrival_ns", "queued_ns")
+    assert sent.content_id == load({"recorded": "."}, tmp_path).content_id != queued.content_id
 
 
 def test_what_a_recording_lacks_is_said(tmp_path: Path) -> None:
@@ -141,6 +159,7 @@ def test_files_cut_short(tmp_path: Path) -> None:
             {"record": "a"},
             "record: got 'a', expected no such field; known fields: aiconfigurator",
         ),
+        ({"vllm_bench": "a", "ttft": "from_queue"}, "ttft: got 'from_queue', expected nothing"),
         ({"percentiles": {}}, "percentiles.values: got None, expected a table: either file or val"),
         (
             {"percentiles": {"values": [{**ROWS[0], "metric": "e2e"}]}},

@@ -28,13 +28,14 @@ def test_block_at_the_experts_awake() -> None:
     assert found.ns.tolist()[::3] == [3500, 17_000]
 
 
-def test_few_tokens_are_never_measured_with_many_experts() -> None:
-    """3 tokens wake 6 experts: between those measured with 2 and with 4 tokens, not below both."""
+def test_few_tokens_that_wake_many_experts() -> None:
+    """Two tokens wake four experts: nobody measured that, and it takes what four experts take."""
     table = MoeTable(
-        activated_experts=np.array([4, 4, 8]),
-        tokens=np.array([2, 4, 4]),
-        ns=np.array([10_000, 10_000, 20_000]),
+        activated_experts=np.array([2, 2, 4]),
+        tokens=np.array([1, 4, 4]),
+        ns=np.array([3500, 10_000, 18_000]),
         source=np.zeros(3, np.uint8),
     )
-    found = experts_by_tokens(table, Routing(8, 2, policy="balanced"))
-    assert found.ns.tolist()[1:] == [10_000, 15_000, 20_000]
+    found = experts_by_tokens(table, Routing(4, 2, policy="balanced"))
+    # One token wakes two experts, two wake all.
+    assert found.ns.tolist() == [3500, 18_000, 18_000, 18_000]

@@ -113,6 +113,28 @@ POINTS: dict[str, tuple[bool, dict[str, Any]]] = {
     ),
     "tables": (True, {"profile": "bundle"}),
     "tables-modes": (False, {"profile": "bundle", **MODES}),
+    "placement-ahead": (
+        True,
+        {
+            "profile": "bundle",
+            "placement": {
+                "memories": {"cxl:0": {"bandwidth_gbps": 0.1, "capacity_gib": 1.0}},
+                "weights": {"blocks": {"1": "cxl:0"}, "layers": {"lm_head": "cxl:0"}},
+                "kv_cache": "cxl:0",
+                "weight_reads": "prefetched",
+            },
+        },
+    ),
+    "placement-law": (
+        False,
+        {
+            "placement": {
+                "memories": {"cpu": {"bandwidth_gbps": 0.1, "capacity_gib": 1.0}},
+                "weights": "cpu",
+                "kv_cache": "cpu",
+            },
+        },
+    ),
     "refused": (False, {"engine__max_model_len": 120}),
 }
 

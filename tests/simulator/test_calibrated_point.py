@@ -136,6 +136,22 @@ def test_another_card_is_noted(tmp_path: Path) -> None:
     )
 
 
+def test_a_card_of_several_runs_is_of_all_their_cards(tmp_path: Path) -> None:
+    data = {
+        "first": {"card": "Other", "model": "test/model"},
+        "second": {"card": "TestCard", "model": "test/model"},
+    }
+    card = CARD | {"card": "Other", "data": data}
+    point = load_point(written(tmp_path, card))
+    assert point.calibration is not None
+    assert point.calibration.others == (("TestCard", "test/model"),)
+    assert not any("calibration" in note for note in prepare(point).notes)
+    assert point.calibration.notes("Third", "test/model") == [
+        "calibration test-card is of test/model on Other and test/model on TestCard, applied to "
+        "test/model on Third"
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -143,7 +159,9 @@ def test_another_card_is_noted(tmp_path: Path) -> None:
         ({"fields": ["overhead"]}, "a field of card, engine, overhead, profile, tiers"),
         ({"fields": ["overhead.piecewise_ms"]}, "a field set once"),
         ({"fields": ["overhead.mood"]}, "overhead.mood: .*known fields"),
-        ({"value": "fast"}, "valid (integer|number)"),
+        ({"value": "fast"}, "decode_ms.value: got 'fast', expected a number"),
+        ({"value": True}, "decode_ms.value: got True, expected a number"),
+        ({"value": float("inf")}, "decode_ms.value: got inf, expected a finite number"),
     ],
 )
 def test_wrong_cards(tmp_path: Path, change: dict[str, Any], message: str) -> None:

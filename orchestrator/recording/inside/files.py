@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.core.latency import Latency
+from simulator.core.latency import PARAMS_DTYPE, READ_DTYPE, Latency
 
 REQUEST_ARRAYS = (
     "arrival_ns",
@@ -55,12 +55,19 @@ class Requests:
             return cls(**{name: data[name] for name in REQUEST_ARRAYS})
 
 
-# Of laws that were written before there were pipeline stages and shared experts.
+# Of laws that were written before there were pipeline stages, shared experts and other memories.
 ONE_STAGE: dict[str, Any] = {
     "stage_layers": np.ones(1, np.int64),
     "stage_tokens_ns": np.zeros((1, 1), np.int64),
     "send_ns": np.zeros(1, np.int64),
     "expert_ns": np.zeros(1, np.int64),
+    "stage_read_ns": np.zeros(1, np.int64),
+    "reads": np.zeros(1, READ_DTYPE).view(np.recarray),
+    "stage_reads": np.zeros(1, np.int64),
+    "layers_by_tokens": np.zeros((1, 1), np.int64),
+    "layers_by_sequences": np.zeros((1, 1), np.int64),
+    "memory_bytes_per_ns": np.ones(1, np.float64),
+    "exchange_ns": np.zeros(1, np.int64),
 }
 
 
@@ -79,7 +86,16 @@ def load_latency(path: str | Path) -> tuple[Latency, Any]:
             if f"latency_{name}" in told or name not in ONE_STAGE
         }
         missing = {name: array for name, array in ONE_STAGE.items() if name not in arrays}
+        arrays["params"] = _with_all_fields(arrays["params"])
         return Latency(**arrays, **missing), _records(data["outside"])
+
+
+def _with_all_fields(params: Any) -> Any:
+    """The record as it is now: what it did not have yet is 0."""
+    whole = np.zeros(len(params), PARAMS_DTYPE).view(np.recarray)
+    for name in params.dtype.names:
+        whole[name] = params[name]
+    return whole
 
 
 def _records(array: Any) -> Any:
