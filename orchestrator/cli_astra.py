@@ -26,7 +26,15 @@ NETWORK = click.option(
     "--network",
     type=EXISTING_FILE,
     metavar="NETWORK.yaml",
-    help="The links between ranks; without it one rank runs on its own.",
+    help="The links between ranks; without it one rank runs on its own, stages and replicas as the "
+    "point's links say.",
+)
+EXCHANGE = click.option(
+    "--exchange",
+    type=click.Choice(("gather", "all_to_all")),
+    default="gather",
+    show_default=True,
+    help="How ranks that share experts exchange tokens; gather: as simulated.",
 )
 DIALECT = click.Choice(DIALECTS)
 CHECK_HEAD = (
@@ -35,14 +43,14 @@ CHECK_HEAD = (
 )
 
 
-def opened(point: Path, network: Path | None) -> PointSteps:
+def opened(point: Path, network: Path | None, exchange: str) -> PointSteps:
     """The simulated point; a wrong network is told before anything runs."""
     from simulator.network.config import load_network
 
     links = load_network(network) if network else None
     from orchestrator.astra.steps import PointSteps
 
-    return PointSteps(point, links)
+    return PointSteps(point, links, exchange)  # type: ignore[arg-type]
 
 
 @astra.command()
@@ -51,6 +59,7 @@ def opened(point: Path, network: Path | None) -> PointSteps:
 @click.option("--all", "all_steps", is_flag=True, help="Every step that schedules tokens.")
 @click.option("--out", type=FOLDER, required=True, help="Folder for the files; made if missing.")
 @NETWORK
+@EXCHANGE
 @click.option(
     "--dialect",
     "dialects",
@@ -67,6 +76,7 @@ def export(
     all_steps: bool,
     out: Path,
     network: Path | None,
+    exchange: str,
     dialects: tuple[str, ...],
 ) -> None:
     """Write steps of a point as text trace, .et files and configurations."""
@@ -75,7 +85,7 @@ def export(
     if all_steps == bool(steps):
         value = "--all and --step" if steps else None
         raise InputError("command line", "--step", value, "--step N, or --all for every step")
-    opened_point = opened(point, network)
+    opened_point = opened(point, network, exchange)
     from orchestrator.astra.export import export as write
 
     numbers = opened_point.numbers() if all_steps else list(dict.fromkeys(steps))
@@ -88,6 +98,7 @@ def export(
 @POINT
 @click.option("--step", "steps", type=int, multiple=True, required=True, metavar="N")
 @NETWORK
+@EXCHANGE
 @click.option(
     "--binary", type=EXISTING_FILE, help="ASTRA-Sim's program; else ASTRA_SIM_BIN names it."
 )
@@ -112,6 +123,7 @@ def check(
     point: Path,
     steps: tuple[int, ...],
     network: Path | None,
+    exchange: str,
     binary: Path | None,
     dialect: str,
     timeout: float,
@@ -124,7 +136,7 @@ def check(
     from orchestrator.astra.program import find_program
 
     program = find_program(binary)
-    opened_point = opened(point, network)
+    opened_point = opened(point, network, exchange)
     from orchestrator.astra.check import check as compare
 
     differ = 0

@@ -25,6 +25,8 @@ MODE = "execution_mode"
 LOAD = "prefix_load"
 READS = "weight_reads"
 WHOLE = "step"
+WHO_RAN = ("scheduled_tokens", "computed_tokens")
+"""Columns of the steps table, a list each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,20 @@ class StepSize:
     kv_decode: int
     load_ns: int
     device_ns: int
+    kv_decode_max: int = 0
+    kv_decode_min: int = 0
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> StepSize:
-        """From a row of the steps table."""
+        """From a row of the steps table; the lengths of single decodes where it says who ran."""
         same = {name: int(row[name]) for name in cls.__dataclass_fields__ if name in row}
+        lengths = [
+            length
+            for count, length in zip(*(row.get(name) or () for name in WHO_RAN), strict=True)
+            if count == 1
+        ]
+        if lengths:
+            same |= {"kv_decode_max": max(lengths), "kv_decode_min": min(lengths)}
         return cls(**same, device_ns=int(row["end_ns"]) - int(row["start_ns"]))
 
 
@@ -75,9 +86,9 @@ class StepLayers:
         """In the order they run; their sum is the step's device time."""
         loads = [LayerTime(LOAD, -1, size.load_ns)] if size.load_ns else []
         ns = size.device_ns - size.load_ns
-        if self.bundle is None or _plain(is_placed)(self.latency):
+        if self.bundle is None or plain(is_placed)(self.latency):
             return [*loads, LayerTime(WHOLE, -1, ns)]
-        mode = _plain(core.mode_ns)(self.latency.params[0], size.num_tokens, size.prefill_tokens)
+        mode = plain(core.mode_ns)(self.latency.params[0], size.num_tokens, size.prefill_tokens)
         names = self._order()
         known = sum(self._ns(name, size) for name, _ in names if name != ATTENTION)
         reads = self._read_ns(size, known)
@@ -136,6 +147,6 @@ def taken_off(layers: list[LayerTime], ns: int) -> list[LayerTime]:
     return shorter
 
 
-def _plain(function: Any) -> Any:
+def plain(function: Any) -> Any:
     """A compiled rule as the Python function it is."""
     return getattr(function, "py_func", function)

@@ -3,7 +3,8 @@
 OUT/manifest.json                       what each step is and how long it takes in process
 OUT/<dialect>/network.yml, system.json, memory.json (upstream: remote_memory.json)
 OUT/<dialect>/step_000012/step.<rank>.et
-OUT/llmservingsim/step_000012/trace.txt the same step in LLMServingSim's text form
+OUT/llmservingsim/step_000012/trace.txt the same step in LLMServingSim's text form; of several replicas
+                                        trace.<replica>.txt
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
 from simulator.network.dialect import Dialect
 from simulator.network.files import write_files
+from simulator.network.rank_trace import Axes
 from simulator.network.text_trace import text_trace
+from simulator.network.trace import Receive, Send
 
 MANIFEST = "manifest.json"
 PREFIX = "step"
-TEXT = "trace.txt"
+TEXT = "trace"
 
 
 def step_folder(number: int) -> str:
@@ -41,7 +44,7 @@ def export(
         expected_ns = {}
         for dialect in dialects:
             step = point.step(number, dialect)
-            write_step(step, network, dialect, out / dialect / step_folder(number))
+            write_step(step, network, point.axes, dialect, out / dialect / step_folder(number))
             expected_ns[dialect] = max(step.expected_ns)
         steps.append(
             {
@@ -56,6 +59,7 @@ def export(
     manifest = {
         "point": point.path.name,
         "ranks": network.ranks,
+        "dimensions": point.axes._asdict(),
         "network": network.model_dump(mode="json"),
         "dialects": list(dialects),
         "steps": steps,
@@ -64,16 +68,19 @@ def export(
     return manifest
 
 
-def write_step(step: Step, network: NetworkConfig, dialect: Dialect, folder: Path) -> None:
+def write_step(
+    step: Step, network: NetworkConfig, axes: Axes, dialect: Dialect, folder: Path
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     dimensions = len(network.dimensions)
     if dialect == "llmservingsim":
-        text = text_trace(step.rows, dimensions)
-        (folder / TEXT).write_text(text, encoding="utf-8")
-    # Ranks that run the same have the same file but for messages, which steps do not have yet.
+        for replica, rows in enumerate(step.replicas):
+            name = f"{TEXT}.{replica}.txt" if len(step.replicas) > 1 else f"{TEXT}.txt"
+            (folder / name).write_text(text_trace(rows, network, axes), encoding="utf-8")
+    # Ranks that run the same have the same file, but for those in messages.
     made: dict[int, bytes] = {}
     for rank, nodes in enumerate(step.trace.ranks):
-        if id(nodes) not in made:
+        if id(nodes) not in made or any(isinstance(node, Send | Receive) for node in nodes):
             made[id(nodes)] = encoded(
                 nodes, dialect, rank=rank, num_dimensions=dimensions, exact_ns=True
             )

@@ -1,22 +1,30 @@
-"""A point's steps, ready to be written for ASTRA-Sim."""
+"""A point's steps, ready to be written for ASTRA-Sim: of one instance, or of one data-parallel group."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 
+from orchestrator.astra.layers import Split, split_of
 from profiles.errors import InputError
+from simulator.cluster.group import share_of
 from simulator.config import Point, load_point
 from simulator.network.config import Dimension, NetworkConfig
 from simulator.network.dialect import Dialect
+from simulator.network.rank_trace import TENSOR_FIRST, axes_of, rows_trace
 from simulator.network.replay import replay
-from simulator.network.step_trace import LayerShapes, Row, rows_trace, step_rows
+from simulator.network.step_trace import ExpertRanks, LayerShapes, Row, step_rows
 from simulator.network.trace import Trace
+from simulator.network_tables import network_of
 from simulator.profile_tables import element_types
-from simulator.simulation import point_bundle, prepare, run
-from simulator.step_layers import StepLayers, StepSize
+from simulator.simulation import Prepared, prepare, run
+from simulator.step_layers import WHO_RAN, StepSize
+
+Exchange = Literal["gather", "all_to_all"]
 
 ONE_RANK = NetworkConfig(
     dimensions=(Dimension(ranks=1, bandwidth_gibps=1.0),), local_mem_gbps=1000.0
@@ -26,10 +34,13 @@ ONE_RANK = NetworkConfig(
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a point: its rows, what every rank runs, and how long that takes in process."""
+    """One step of a point: the rows of every replica, what every rank runs, and how long in process.
+
+    `size` is of all replicas; `device_ns` what the step took in the simulation.
+    """
 
     size: StepSize
-    rows: list[Row]
+    replicas: list[list[Row]]
     trace: Trace
     expected_ns: tuple[int, ...]
 
@@ -37,39 +48,48 @@ class Step:
 class PointSteps:
     """Simulates a point once and splits the steps that are asked for.
 
-    With a network of several ranks the collectives are modelled over it. Raises InputError.
+    With a network the collectives are modelled over it. Stages and replicas take the point's links
+    where none is given. Raises InputError.
     """
 
-    def __init__(self, path: Path, network: NetworkConfig | None) -> None:
+    def __init__(
+        self, path: Path, network: NetworkConfig | None, exchange: Exchange = "gather"
+    ) -> None:
         point = load_point(path)
-        self.point, self.path = point, path
-        self.network = network or ONE_RANK
-        ranks = point.engine.tensor_parallel_size
-        if ranks > 1 and network is not None and network.dimensions[0].ranks != ranks:
-            expected = f"engine.tensor_parallel_size ({ranks}) of {path}"
-            raise InputError(
-                "network", "dimensions[0].ranks", network.dimensions[0].ranks, expected
-            )
-        if point.moved is not None:
-            expected = "everything on the device: rows of a step read no other memory"
-            raise InputError(path, "placement", point.moved.model_dump(), expected)
+        self.path, self.exchange = path, exchange
         prepared = prepare(point, path)
-        self.layers = StepLayers(
-            point_bundle(point, path), prepared.latency, point.model.num_hidden_layers
-        )
-        self.shapes = shapes_of(point, network.dimensions[0].ranks if network else ranks)
-        steps = run(prepared, steps=True).steps
-        assert steps is not None
-        wanted = {*StepSize.__dataclass_fields__, "start_ns", "end_ns"}
-        self.table: pa.Table = steps.select([n for n in steps.column_names if n in wanted])
+        self.members = members_of(prepared, path)
+        first = self.members[0].point
+        if first.moved is not None:
+            expected = "everything on the device: rows of a step read no other memory"
+            raise InputError(path, "placement", first.moved.model_dump(), expected)
+        self.point = first
+        engine = first.engine
+        replicas = len(self.members)
+        self.modelled = network is not None
+        if network is None and max(replicas, engine.pipeline_parallel_size) > 1:
+            network, self.modelled = links_of(first, path, replicas), True
+        self.network = network or ONE_RANK
+        self.axes = TENSOR_FIRST
+        if network is not None:
+            degrees = engine.tensor_parallel_size, engine.pipeline_parallel_size, replicas
+            self.axes = axes_of(network, *degrees, str(path))
+        ranks = self.axes.ranks(self.network, "tensor")
+        self.modelled &= ranks > 1
+        self.split: Split = split_of(self.members, path)
+        tensor = ranks if network else engine.tensor_parallel_size
+        shared = replicas * tensor if engine.enable_expert_parallel else None
+        self.shapes = shapes_of(first, tensor, shared)
+        self.tensor = ranks
+        self.tables = tables_of(run(prepared, steps=True).steps, replicas)
 
     def __len__(self) -> int:
-        return len(self.table)
+        return min(map(len, self.tables))
 
     def numbers(self) -> list[int]:
         """The steps that run something; one that only hands out results has no layers."""
-        tokens = self.table["num_tokens"].to_pylist()
-        return [step for step, count in enumerate(tokens) if count]
+        tokens = zip(*(table["num_tokens"].to_pylist() for table in self.tables), strict=False)
+        return [step for step, counts in enumerate(tokens) if any(counts)]
 
     def step(self, number: int, dialect: Dialect) -> Step:
         """As `dialect` runs it: the fork reads tokens from the host where the network has one.
@@ -80,17 +100,87 @@ class PointSteps:
             raise InputError(
                 self.path, "--step", number, f"a step of the run, 0 to {len(self) - 1}"
             )
-        size = StepSize.of(self.table.slice(number, 1).to_pylist()[0])
-        if not size.num_tokens:
+        sizes = [StepSize.of(table.slice(number, 1).to_pylist()[0]) for table in self.tables]
+        if not any(size.num_tokens for size in sizes):
             raise InputError(self.path, "--step", number, "a step that schedules tokens")
-        rows = step_rows(self.layers.split(size), size, self.shapes, self.network)
+        whole = summed(sizes)
+        runs, layers = self.split(sizes)
+        experts = self.experts([size.num_tokens for size in runs])
+        replicas = [
+            step_rows(
+                parts,
+                size,
+                self.shapes,
+                modelled=self.modelled,
+                first_blocks=self.split.first_blocks,
+                experts=experts,
+            )
+            for size, parts in zip(runs, layers, strict=True)
+        ]
         host = dialect == "llmservingsim" and self.network.remote_memory is not None
-        trace = rows_trace(rows, self.network, host=host)
+        trace = rows_trace(replicas, self.network, self.axes, host=host)
         expected = replay(trace, self.network, f"step {number}").rank_ns
-        return Step(size, rows, trace, expected)
+        return Step(whole, replicas, trace, expected)
+
+    def experts(self, tokens: list[int]) -> ExpertRanks | None:
+        """Who shares experts; None: nobody, or the ranks of the tables, as they were measured."""
+        replicas, model = len(self.members), self.point.model
+        if not (model.is_moe and self.point.engine.enable_expert_parallel):
+            return None
+        if replicas == 1 and not self.modelled:
+            return None
+        return ExpertRanks(share_of(tokens), replicas, self.tensor, self.exchange)
 
 
-def shapes_of(point: Point, ranks: int) -> LayerShapes:
+def members_of(prepared: Prepared, path: Path) -> list[Prepared]:
+    """The instance, or the replicas of a cluster that is one data-parallel group. Raises InputError."""
+    cluster = prepared.cluster
+    if cluster is None:
+        return [prepared]
+    together = [member for group in cluster.groups for member in group]
+    if len(cluster.instances) > 1 and len(cluster.groups) * len(together) != len(cluster.instances):
+        expected = "one, or replicas of one data_parallel_group: others have no steps in common"
+        raise InputError(path, "cluster.instances", len(cluster.instances), expected)
+    return list(cluster.instances)
+
+
+def tables_of(steps: pa.Table | None, replicas: int) -> list[pa.Table]:
+    """The columns that say what a step had to do, a table a replica."""
+    assert steps is not None
+    wanted = {*StepSize.__dataclass_fields__, *WHO_RAN, "start_ns", "end_ns"}
+    kept = steps.select([n for n in steps.column_names if n in wanted])
+    if "instance" not in steps.column_names:
+        return [kept]
+    numbers = steps["instance"].to_numpy()
+    return [kept.filter(pa.array(numbers == replica)) for replica in range(replicas)]
+
+
+def links_of(point: Point, path: Path, replicas: int) -> NetworkConfig:
+    """The point's links as a network, without dimensions of one rank."""
+    if point.links is None:
+        raise InputError(path, "links", None, "links between the ranks, or --network")
+    whole = network_of(point, path, replicas)
+    several = tuple(d for d in whole.dimensions if d.ranks > 1)
+    return whole.model_copy(update={"dimensions": several})
+
+
+def summed(sizes: Sequence[StepSize]) -> StepSize:
+    """What all replicas had to do together; they end together."""
+    if len(sizes) == 1:
+        return sizes[0]
+    adding = (
+        "num_tokens",
+        "num_requests",
+        "prefill_tokens",
+        "num_decodes",
+        "kv_prefill",
+        "kv_decode",
+    )
+    totals: dict[str, Any] = {name: sum(getattr(one, name) for one in sizes) for name in adding}
+    return replace(sizes[0], device_ns=max(one.device_ns for one in sizes), **totals)
+
+
+def shapes_of(point: Point, ranks: int, expert_ranks: int | None = None) -> LayerShapes:
     model, engine = point.model, point.engine
     for field in ("num_attention_heads", "intermediate_size"):
         if getattr(model, field) % ranks:
@@ -103,4 +193,5 @@ def shapes_of(point: Point, ranks: int) -> LayerShapes:
         element_bytes=model.bytes_per_element(dtype),
         kv_element_bytes=model.bytes_per_element(kv_dtype),
         matrix_element_bytes=model.bytes_per_element(engine.quantization or dtype),
+        expert_ranks=expert_ranks,
     )

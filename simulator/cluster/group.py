@@ -7,20 +7,10 @@ from collections.abc import Callable, Sequence
 from simulator.build import grow_log
 from simulator.cluster.instance import Instance
 from simulator.core import state
+from simulator.core.latency import Latency
 from simulator.core.lockstep import apply, form, has_work, price, settle
 
 DUMMY_TOKENS = 1  # what a replica without work runs, as vLLM's execute_dummy_batch
-
-
-def share_of(tokens: list[int]) -> int:
-    """The equal share whose exchange loads a link as much as these unequal ones.
-
-    Where replicas run unequal numbers of tokens, vLLM's `all_gatherv` is a broadcast and its
-    `reduce_scatterv` a reduction of every replica's part, all at once. Around NCCL's ring a link
-    carries all parts but that of the replica it leads to, so the link to the smallest decides.
-    """
-    others = len(tokens) - 1
-    return -(-(sum(tokens) - min(tokens)) // others) if others else tokens[0]
 
 
 class Group:
@@ -31,8 +21,7 @@ class Group:
         self._instances = list(instances)
         first = instances[0].engine
         self._depth = int(first.settings[0].batch_queue_size)
-        self._largest_graph = int(first.latency.params[0].max_capture_size)
-        self._padded = first.latency.padded_tokens
+        self._latency = first.latency
         self._now_ns = 0
         self._ends: list[int] = []  # of the batches in flight
         self._must_wait = False
@@ -74,8 +63,9 @@ class Group:
         start_ns = max(one.newest_batch().start_ns for one in self._instances)
         end_ns = int(start_ns)
         if any(tokens):
-            run = self._run_tokens(tokens)
-            share, mode_ns = share_of(run), self._mode_ns(run)
+            run = run_tokens(self._latency, tokens)
+            chunks = any(one.newest_batch().prefill_chunk for one in self._instances)
+            share, mode_ns = share_of(run), common_mode_ns(self._latency, run, chunks)
             for one in self._instances:
                 one.newest_batch().start_ns = start_ns
             alone = [
@@ -88,25 +78,6 @@ class Group:
         if not any(tokens) and any(stuck):
             self._instances[stuck.index(True)].cannot_go_on(state.STUCK)
         return any(tokens) and len(self._ends) < self._depth and self._ends[0] > self._now_ns
-
-    def _run_tokens(self, tokens: list[int]) -> list[int]:
-        """What every replica runs, as vLLM pads: to a graph's size each, and all to the largest where
-        all replay graphs (`coordinate_batch_across_dp`)."""
-        run = [count or DUMMY_TOKENS for count in tokens]
-        if len(self._padded) > max(run):  # a linear law has no table of it
-            run = [int(self._padded[count]) for count in run]
-        if max(run) > self._largest_graph:
-            return run
-        return [max(run)] * len(run)
-
-    def _mode_ns(self, run: list[int]) -> int:
-        """What the mode adds that replicas agree on: of no graphs, piecewise and full ones, which each
-        needs for its batch, the first (`_post_process_cudagraph_mode`)."""
-        params = self._instances[0].engine.latency.params[0]
-        if max(run) > self._largest_graph:
-            return int(params.eager_ns)
-        chunks = any(one.newest_batch().prefill_chunk for one in self._instances)
-        return int(params.piecewise_ns if chunks else params.full_graph_ns)
 
     def _has_work(self, one: Instance) -> bool:
         found = has_work(one.engine, self._now_ns)
@@ -134,3 +105,34 @@ class Group:
         else:
             arrival_ns = min(one.next_arrival_ns() for one in self._instances)
             self.event_ns = max(arrival_ns, self._now_ns)
+
+
+def run_tokens(latency: Latency, tokens: Sequence[int]) -> list[int]:
+    """What every replica runs, as vLLM pads: to a graph's size each, and all to the largest where
+    all replay graphs (`coordinate_batch_across_dp`)."""
+    run = [count or DUMMY_TOKENS for count in tokens]
+    if len(latency.padded_tokens) > max(run):  # a linear law has no table of it
+        run = [int(latency.padded_tokens[count]) for count in run]
+    if max(run) > latency.params[0].max_capture_size:
+        return run
+    return [max(run)] * len(run)
+
+
+def common_mode_ns(latency: Latency, run: Sequence[int], chunks: bool) -> int:
+    """What the mode adds that replicas agree on: of no graphs, piecewise and full ones, which each
+    needs for its batch, the first (`_post_process_cudagraph_mode`)."""
+    params = latency.params[0]
+    if max(run) > params.max_capture_size:
+        return int(params.eager_ns)
+    return int(params.piecewise_ns if chunks else params.full_graph_ns)
+
+
+def share_of(run: Sequence[int]) -> int:
+    """The equal share whose exchange loads a link as much as these unequal ones.
+
+    Where replicas run unequal numbers of tokens, vLLM's `all_gatherv` is a broadcast and its
+    `reduce_scatterv` a reduction of every replica's part, all at once. Around NCCL's ring a link
+    carries all parts but that of the replica it leads to, so the link to the smallest decides.
+    """
+    others = len(run) - 1
+    return -(-(sum(run) - min(run)) // others) if others else run[0]

@@ -1,30 +1,45 @@
-"""One serving step as rows: what LLMServingSim's text trace says, and what every rank runs.
+"""One serving step of a replica as rows, which rank_trace.py lays on ranks and text_trace.py writes.
 
-All ranks run the same rows. Tensor-parallel ranks add up partial results over the innermost dimension:
-where the tables have a layer for it, else after REDUCED_LAYERS.
+Tensor-parallel ranks add up partial results: where the tables have a layer for it, else after
+REDUCED_LAYERS. Ranks that share experts exchange tokens before and after them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from profiles.architecture import ALL_REDUCE
-from profiles.errors import InputError
 from profiles.model import ModelConfig
-from simulator.network.config import CollectiveKind, NetworkConfig
-from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Trace
+from simulator.network.config import CollectiveKind
 from simulator.step_layers import LayerTime, StepSize
 
-REDUCED_LAYERS = ("o_proj", "down_proj", "moe")
+Axis = Literal["tensor", "pipeline", "data"]
+
+EXPERTS = "moe"
+REDUCED_LAYERS = ("o_proj", "down_proj", EXPERTS)
 """After these LLMServingSim's tensor-parallel ranks add up what they have."""
 TOKEN_BYTES = 4
 """Of a token id."""
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective of ranks that share experts."""
+
+    kind: CollectiveKind
+    num_bytes: int
+    over: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A layer of a rank: sizes in bytes; the collective that follows it, if one does."""
+    """A layer of a rank of one pipeline stage, sizes in bytes.
+
+    `collective` follows it, over the tensor-parallel ranks; exchanges before and after are of experts.
+    """
 
     name: str
     ns: int
@@ -33,6 +48,44 @@ class Row:
     output_bytes: int
     collective: CollectiveKind | None = None
     collective_bytes: int = 0
+    stage: int = 0
+    before: tuple[Exchange, ...] = ()
+    after: tuple[Exchange, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpertRanks:
+    """Who shares experts: `tensor` ranks of each of `replicas`, which exchange `share` tokens each.
+
+    gather: as they are simulated, vLLM's allgather_reducescatter: hidden states and router logits of all
+    replicas are gathered, results added up and scattered; then each replica's ranks add up theirs. With
+    one replica that last step is all there is.
+    all_to_all: a replica's tokens are spread over its ranks; each goes to the ranks of its experts and
+    back, evenly; then the replica's ranks gather the hidden states.
+    """
+
+    share: int
+    replicas: int
+    tensor: int
+    exchange: Literal["gather", "all_to_all"] = "gather"
+
+    def around(
+        self, model: ModelConfig, element_bytes: int
+    ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+        """What comes before and after the experts of a block, but for the replica's all-reduce."""
+        hidden = model.hidden_size * element_bytes
+        if self.exchange == "all_to_all":
+            over: tuple[Axis, ...] = ("tensor", "data")
+            spread = -(-self.share // self.tensor)
+            sent = Exchange("all_to_all", spread * model.experts_per_token * hidden, over)
+            gathered = Exchange("all_gather", spread * hidden, ("tensor",))
+            return (sent,), (sent, gathered) if self.tensor > 1 else (sent,)
+        if self.replicas == 1:
+            return (), ()
+        logits = model.experts * element_bytes
+        gather = Exchange("all_gather", self.share * (hidden + logits), ("data",))
+        scatter = Exchange("reduce_scatter", self.replicas * self.share * hidden, ("data",))
+        return (gather,), (scatter,)
 
 
 @dataclass(frozen=True)
@@ -40,7 +93,7 @@ class LayerShapes:
     """Bytes in, of weights and out of a layer on one of `ranks` tensor-parallel ranks.
 
     Bytes of an element are those of activations, of the KV cache, and of the weights of projections
-    and experts, which quantization makes smaller.
+    and experts, which quantization makes smaller. Experts are cut by `expert_ranks`; None: as the rest.
     """
 
     model: ModelConfig
@@ -48,6 +101,7 @@ class LayerShapes:
     element_bytes: int
     kv_element_bytes: int
     matrix_element_bytes: int
+    expert_ranks: int | None = None
 
     def sizes(self, layer: str, size: StepSize) -> tuple[int, int, int]:
         """Layers that are not known here pass the hidden states on and have no weights."""
@@ -59,7 +113,8 @@ class LayerShapes:
         mlp = m.intermediate_size // r
         hidden = tokens * m.hidden_size * e
         kv_read = 2 * kv * (size.kv_prefill + size.kv_decode + tokens) * self.kv_element_bytes
-        expert = 3 * m.hidden_size * (m.moe_intermediate_size or m.intermediate_size) // r
+        expert = 3 * m.hidden_size * (m.moe_intermediate_size or m.intermediate_size)
+        experts = m.experts * expert // (self.expert_ranks or r)
         vocab = m.vocab_size // r
         known = {
             "embedding": (tokens * TOKEN_BYTES, vocab * m.hidden_size * e, hidden),
@@ -72,7 +127,7 @@ class LayerShapes:
             "gate_up_proj": (hidden, 2 * m.hidden_size * mlp * w, 2 * tokens * mlp * e),
             "act_fn": (2 * tokens * mlp * e, 0, tokens * mlp * e),
             "down_proj": (tokens * mlp * e, mlp * m.hidden_size * w, hidden),
-            "moe": (hidden, m.experts * (m.hidden_size * e + expert * w), hidden),
+            "moe": (hidden, m.experts * m.hidden_size * e + experts * w, hidden),
             "final_layernorm": (hidden, m.hidden_size * e, hidden),
             "lm_head": (
                 sequences * m.hidden_size * e,
@@ -85,55 +140,48 @@ class LayerShapes:
 
 
 def step_rows(
-    layers: Iterable[LayerTime], size: StepSize, shapes: LayerShapes, network: NetworkConfig | None
+    layers: Iterable[LayerTime],
+    size: StepSize,
+    shapes: LayerShapes,
+    *,
+    modelled: bool,
+    first_blocks: Sequence[int] = (0,),
+    experts: ExpertRanks | None = None,
 ) -> list[Row]:
-    """The rows of a step. With a network its all-reduces are modelled, measured ones left out."""
+    """The rows of a step. `modelled`: all-reduces are collectives, measured ones left out.
+
+    A row is in the stage of its block, by the first block of every stage; one outside of blocks in that
+    of the row before it.
+    """
     given = list(layers)
     measured = any(layer.layer == ALL_REDUCE for layer in given)
-    modelled = network is not None and network.dimensions[0].ranks > 1
     if modelled and measured:
         followed = {i - 1 for i, layer in enumerate(given) if layer.layer == ALL_REDUCE}
     else:
         followed = {i for i, layer in enumerate(given) if layer.layer in REDUCED_LAYERS}
     rows: list[Row] = []
+    stage = 0
     for i, layer in enumerate(given):
         if modelled and layer.layer == ALL_REDUCE:
             continue
-        row = Row(f"{layer.layer}_{len(rows)}", layer.ns, *shapes.sizes(layer.layer, size))
-        if modelled and i in followed:
+        if layer.block >= 0:
+            stage = bisect_right(first_blocks, layer.block) - 1
+        sizes = shapes.sizes(layer.layer, size)
+        row = Row(f"{layer.layer}_{len(rows)}", layer.ns, *sizes, stage=stage)
+        if layer.layer == EXPERTS and experts is not None:
+            before, after = experts.around(shapes.model, shapes.element_bytes)
+            row = replace(row, before=before, after=after)
+        if modelled and i in followed and not _gathered(row):
             num_bytes = size.num_tokens * shapes.model.hidden_size * shapes.element_bytes
             row = replace(row, collective="all_reduce", collective_bytes=num_bytes)
         rows.append(row)
     # The host hands token ids to the first row and takes the sampled ones from the last.
-    ids, sampled = size.num_tokens * TOKEN_BYTES, size.num_requests * TOKEN_BYTES
+    ids, sampled = size.num_tokens * TOKEN_BYTES, max(1, size.num_requests) * TOKEN_BYTES
     rows[0] = replace(rows[0], input_bytes=ids)
     rows[-1] = replace(rows[-1], output_bytes=sampled)
     return rows
 
 
-def rows_trace(rows: Sequence[Row], network: NetworkConfig, *, host: bool) -> Trace:
-    """What every rank runs: each row after the one before it and its collective.
-
-    With `host` the token ids are loaded from remote memory first and the sampled ones stored last,
-    as LLMServingSim's converter makes of a text trace.
-    """
-    if host and network.remote_memory is None:
-        raise InputError("network", "remote_memory", None, "the host's memory, to read tokens from")
-    dims = (0,) if len(network.dimensions) > 1 else None
-    nodes: list[Node] = []
-
-    def after() -> tuple[int, ...]:
-        return (len(nodes) - 1,) if nodes else ()
-
-    if host:
-        nodes.append(MemoryAccess(f"{rows[0].name}_input", "remote", rows[0].input_bytes))
-    for row in rows:
-        nodes.append(Compute(row.name, row.ns, after()))
-        if row.collective:
-            name = f"{row.name}_{row.collective}"
-            nodes.append(Collective(name, row.collective, row.collective_bytes, dims, after()))
-    if host:
-        last = rows[-1]
-        store = MemoryAccess(f"{last.name}_output", "remote", last.output_bytes, True, 0, after())
-        nodes.append(store)
-    return Trace((tuple(nodes),) * network.ranks)
+def _gathered(row: Row) -> bool:
+    """Whether the replica's ranks have whole results already."""
+    return any(exchange.kind == "all_to_all" for exchange in row.after)

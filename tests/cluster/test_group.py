@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from profiles.errors import InputError
 from simulator import simulate
-from simulator.cluster.group import Group, share_of
+from simulator.cluster.group import run_tokens, share_of
 from simulator.config import point_from_mapping
 from simulator.network_tables import expert_exchange
 from tests.profiles.bundles import needs_package, write_variant
@@ -38,10 +39,9 @@ def test_unequal_shares(tokens: list[int], share: int) -> None:
     assert share_of(tokens) == share
 
 
-def group(padded: list[int], largest_graph: int) -> Group:
-    made = Group.__new__(Group)
-    made._padded, made._largest_graph = np.array(padded, np.int32), largest_graph
-    return made
+def tables(padded: list[int], largest_graph: int) -> Any:
+    params = [SimpleNamespace(max_capture_size=largest_graph)]
+    return SimpleNamespace(padded_tokens=np.array(padded, np.int32), params=params)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def group(padded: list[int], largest_graph: int) -> Group:
 )
 def test_padding(tokens: list[int], run: list[int]) -> None:
     sizes_1_2_4_8 = [0, 1, 2, 4, 4, 8, 8, 8, 8, 9]
-    assert group(sizes_1_2_4_8, 8)._run_tokens(tokens) == run
+    assert run_tokens(tables(sizes_1_2_4_8, 8), tokens) == run
 
 
 def test_a_law_pads_to_the_largest() -> None:
-    assert group([0], 8)._run_tokens([3, 5]) == [5, 5]
-    assert group([0], 8)._run_tokens([3, 9]) == [3, 9]
+    assert run_tokens(tables([0], 8), [3, 5]) == [5, 5]
+    assert run_tokens(tables([0], 8), [3, 9]) == [3, 9]
 
 
 @pytest.mark.parametrize(("prompt", "mode_ms"), [(8, 20), (12, 40)])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from profiles.errors import InputError
 from profiles.model import ModelConfig
 from simulator.network.cost import collective_ns
+from simulator.network.rank_trace import rows_trace
 from simulator.network.replay import replay
-from simulator.network.step_trace import LayerShapes, Row, rows_trace, step_rows
+from simulator.network.step_trace import LayerShapes, Row, step_rows
 from simulator.network.text_trace import text_trace
 from simulator.network.trace import Collective, Compute, MemoryAccess
 from simulator.step_layers import LayerTime, StepSize
@@ -43,10 +42,10 @@ SIZE = StepSize(
 NAMES = ("embedding", "qkv_proj", "attention", "o_proj", "gate_up_proj", "down_proj", "sampler")
 
 
-def rows(ranks: int = 1, names: tuple[str, ...] = NAMES, **changes: Any) -> list[Row]:
+def rows(ranks: int = 1, names: tuple[str, ...] = NAMES) -> list[Row]:
     layers = [LayerTime(name, -1, 100 + i) for i, name in enumerate(names)]
     shapes = LayerShapes(LLAMA_8B, ranks, 2, 2, 2)
-    return step_rows(layers, SIZE, shapes, make_network(ranks, **changes))
+    return step_rows(layers, SIZE, shapes, modelled=ranks > 1)
 
 
 def test_sizes_of_a_rank() -> None:
@@ -96,15 +95,15 @@ def test_a_step_takes_its_layers_and_its_collectives() -> None:
     given = rows(4)
     layers = sum(row.ns for row in given)
     took = layers + 2 * collective_ns(network, "all_reduce", 81920, (0,))
-    assert replay(rows_trace(given, network, host=False), network).rank_ns == (took,) * 8
+    assert replay(rows_trace([given], network, host=False), network).rank_ns == (took,) * 8
     alone = make_network(1, remote_memory={"bandwidth_gbps": 1.0, "latency_ns": 30})
-    host = replay(rows_trace(rows(), alone, host=True), alone)
+    host = replay(rows_trace([rows()], alone, host=True), alone)
     assert host.rank_ns == (30 + 40 + layers + 30 + 12,)
 
 
 def test_every_node_follows_the_one_before_it() -> None:
     network = make_network(2, 3, remote_memory={"bandwidth_gbps": 256.0})
-    trace = rows_trace(rows(2), network, host=True)
+    trace = rows_trace([rows(2)], network, host=True)
     (nodes,) = set(trace.ranks)
     assert len(trace.ranks) == 6
     assert [node.after for node in nodes] == [(), *((i,) for i in range(len(nodes) - 1))]
@@ -123,11 +122,11 @@ def test_every_node_follows_the_one_before_it() -> None:
 
 def test_a_host_needs_memory() -> None:
     with pytest.raises(InputError, match="remote_memory"):
-        rows_trace(rows(), make_network(1), host=True)
+        rows_trace([rows()], make_network(1), host=True)
 
 
 def test_text_has_a_header_and_eleven_fields_a_row() -> None:
-    lines = text_trace(rows(4), num_dimensions=3).splitlines()
+    lines = text_trace(rows(4), make_network(4, 2, 2)).splitlines()
     assert lines[0] == "COLOCATED\t\tmodel_parallel_NPU_group: 1"
     assert int(lines[1]) == len(lines) - 3 == 7
     assert lines[2].split()[:3] == ["Layername", "comp_time", "input_loc"]
@@ -138,4 +137,4 @@ def test_text_has_a_header_and_eleven_fields_a_row() -> None:
     assert fields[3] == ["o_proj_3", "103", "LOCAL", "20480", "LOCAL", "8388608",
                          "LOCAL", "81920", "ALLREDUCE:1,0,0", "81920", "NONE"]  # fmt: skip
     assert fields[-1][6:8] == ["REMOTE:0", "12"]
-    assert "ALLREDUCE " in text_trace(rows(4))
+    assert "ALLREDUCE " in text_trace(rows(4), make_network(4))

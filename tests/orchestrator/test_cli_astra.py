@@ -157,6 +157,77 @@ def test_ranks_are_those_of_the_point(tmp_path: Path) -> None:
     assert "all_reduce" not in text
 
 
+def stages_and_replicas(tmp_path: Path) -> Path:
+    """Two replicas of two stages that share four experts and run the same batches."""
+    bundle = write_variant(tmp_path, seed=5, architecture="mixtral")
+    (bundle / "tp1/moe.csv").write_text("tokens,activated_experts,time_us\n1,2,3.5\n64,4,9.5\n")
+    data = point_data(
+        profile={"bundle": str(bundle)},
+        engine__pipeline_parallel_size=2,
+        engine__enable_expert_parallel=True,
+        workload={
+            "generate": {
+                "num_requests": 6,
+                "arrivals": {"process": "closed_loop", "concurrency": 6},
+                "prompt_tokens": {"fixed": 40},
+                "output_tokens": {"fixed": 4},
+            }
+        },
+        links={
+            "local_mem_gbps": 1000.0,
+            "tensor": {"bandwidth_gibps": 16.0, "latency_ns": 500.0},
+            "pipeline": {"bandwidth_gibps": 8.0, "latency_ns": 700.0},
+            "data": {"bandwidth_gibps": 4.0, "latency_ns": 900.0},
+        },
+        cluster={"instances": [{"count": 2, "data_parallel_group": "A"}]},
+    )
+    data["model"] |= {"model_type": "mixtral", "num_experts": 4, "num_experts_per_tok": 2}
+    path = tmp_path / "point.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def test_stages_and_replicas_take_what_was_simulated(tmp_path: Path) -> None:
+    path, out = stages_and_replicas(tmp_path), tmp_path / "out"
+    result = servesweep("astra", "export", path, "--all", "--out", out)
+    assert result.exit_code == 0, result.output
+    found = manifest(out)
+    assert (found["ranks"], found["dimensions"]) == (4, {"tensor": None, "pipeline": 0, "data": 1})
+    # The first step waits for none before it.
+    first = found["steps"][0]
+    assert first["expected_ns"] == dict.fromkeys(("upstream", "llmservingsim"), first["device_ns"])
+    folder = out / "upstream" / first["folder"]
+    for rank in range(4):
+        _, *nodes = decoded((folder / f"step.{rank}.et").read_bytes())
+        own = [node.name for node in nodes]
+        assert any("recv" in name for name in own) == (rank in (1, 3))
+        assert any("send" in name for name in own) == (rank in (0, 2))
+        assert sum("all_gather" in name for name in own) == 1
+    texts = sorted(file.name for file in (out / "llmservingsim" / first["folder"]).glob("*.txt"))
+    assert texts == ["trace.0.txt", "trace.1.txt"]
+
+
+def test_experts_exchanged_otherwise(tmp_path: Path) -> None:
+    path, out = stages_and_replicas(tmp_path), tmp_path / "out"
+    arguments = ("--step", "0", "--exchange", "all_to_all", "--out", out)
+    assert servesweep("astra", "export", path, *arguments).exit_code == 0
+    text = (out / "llmservingsim/step_000000/trace.0.txt").read_text()
+    assert text.count("ALLTOALL") == 4
+    assert "ALLGATHER" not in text
+
+
+def test_instances_without_steps_in_common(tmp_path: Path) -> None:
+    path = stages_and_replicas(tmp_path)
+    data = yaml.safe_load(path.read_text())
+    data["engine"]["enable_expert_parallel"] = False
+    data["cluster"] = {"instances": [{"count": 2}]}
+    path.write_text(yaml.safe_dump(data))
+    result = servesweep("astra", "export", path, "--step", "0", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "cluster.instances: got 2, expected one, or replicas of one data_paral" in result.output
+    assert not (tmp_path / "out").exists()
+
+
 def answers(tmp_path: Path, *cycles: int) -> Path:
     """A program that says one of these a run, in turn."""
     return program(
@@ -171,6 +242,7 @@ def answers(tmp_path: Path, *cycles: int) -> Path:
 
 @pytest.fixture
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTRA_SIM_DIALECT", raising=False)  # the programs here answer as upstream's
     monkeypatch.setattr("orchestrator.astra.one_shot.cache_folder", lambda: tmp_path / "cache")
 
 
@@ -216,6 +288,15 @@ def test_check_with_the_real_program(point: Path, network: Path) -> None:
         result = servesweep("astra", "check", point, *steps, "--dialect", DIALECT, *links)
         assert result.exit_code == 0, result.output
         assert f"3 steps are equal; ranks: {ranks}" in result.output
+
+
+@pytest.mark.skipif(BINARY is None, reason="needs ASTRA_SIM_BIN")
+@pytest.mark.parametrize("exchange", ["gather", "all_to_all"])
+def test_check_of_stages_and_replicas_with_the_real_program(tmp_path: Path, exchange: str) -> None:
+    arguments = ("--step", "0", "--exchange", exchange, "--dialect", DIALECT)
+    result = servesweep("astra", "check", stages_and_replicas(tmp_path), *arguments)
+    assert result.exit_code == 0, result.output
+    assert "1 steps are equal; ranks: 4" in result.output
 
 
 def test_commands_import_what_they_need_when_they_run() -> None:
