@@ -29,13 +29,6 @@ NETWORK = click.option(
     help="The links between ranks; without it one rank runs on its own, stages and replicas as the "
     "point's links say.",
 )
-EXCHANGE = click.option(
-    "--exchange",
-    type=click.Choice(("gather", "all_to_all")),
-    default="gather",
-    show_default=True,
-    help="How ranks that share experts exchange tokens; gather: as simulated.",
-)
 DIALECT = click.Choice(DIALECTS)
 CHECK_HEAD = (
     f"{'step':>8} {'simulated ns':>14} {'in process ns':>14} {'ASTRA-Sim ns':>14} "
@@ -43,14 +36,14 @@ CHECK_HEAD = (
 )
 
 
-def opened(point: Path, network: Path | None, exchange: str) -> PointSteps:
+def opened(point: Path, network: Path | None) -> PointSteps:
     """The simulated point; a wrong network is told before anything runs."""
     from simulator.network.config import load_network
 
     links = load_network(network) if network else None
     from orchestrator.astra.steps import PointSteps
 
-    return PointSteps(point, links, exchange)  # type: ignore[arg-type]
+    return PointSteps(point, links)
 
 
 @astra.command()
@@ -59,7 +52,6 @@ def opened(point: Path, network: Path | None, exchange: str) -> PointSteps:
 @click.option("--all", "all_steps", is_flag=True, help="Every step that schedules tokens.")
 @click.option("--out", type=FOLDER, required=True, help="Folder for the files; made if missing.")
 @NETWORK
-@EXCHANGE
 @click.option(
     "--dialect",
     "dialects",
@@ -76,7 +68,6 @@ def export(
     all_steps: bool,
     out: Path,
     network: Path | None,
-    exchange: str,
     dialects: tuple[str, ...],
 ) -> None:
     """Write steps of a point as text trace, .et files and configurations."""
@@ -85,7 +76,7 @@ def export(
     if all_steps == bool(steps):
         value = "--all and --step" if steps else None
         raise InputError("command line", "--step", value, "--step N, or --all for every step")
-    opened_point = opened(point, network, exchange)
+    opened_point = opened(point, network)
     from orchestrator.astra.export import export as write
 
     numbers = opened_point.numbers() if all_steps else list(dict.fromkeys(steps))
@@ -98,7 +89,6 @@ def export(
 @POINT
 @click.option("--step", "steps", type=int, multiple=True, required=True, metavar="N")
 @NETWORK
-@EXCHANGE
 @click.option(
     "--binary", type=EXISTING_FILE, help="ASTRA-Sim's program; else ASTRA_SIM_BIN names it."
 )
@@ -123,7 +113,6 @@ def check(
     point: Path,
     steps: tuple[int, ...],
     network: Path | None,
-    exchange: str,
     binary: Path | None,
     dialect: str,
     timeout: float,
@@ -136,7 +125,7 @@ def check(
     from orchestrator.astra.program import find_program
 
     program = find_program(binary)
-    opened_point = opened(point, network, exchange)
+    opened_point = opened(point, network)
     from orchestrator.astra.check import check as compare
 
     differ = 0

@@ -17,6 +17,7 @@ from profiles.model import ModelConfig
 from profiles.routing import Policy
 from simulator.calibration import AppliedCalibration, with_calibration
 from simulator.cluster.config import ClusterConfig
+from simulator.network.experts import GATHERED, Backend
 from simulator.network.links import Links
 from simulator.placement.config import Placement
 from simulator.workloads import WorkloadConfig
@@ -68,6 +69,8 @@ class EngineConfig(Frozen):
     tensor_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     pipeline_parallel_size: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     enable_expert_parallel: Flag = False
+    all2all_backend: Backend = GATHERED
+    """How data-parallel replicas exchange tokens around the experts they share."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     quantization: Literal["fp8"] | None = None
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = "auto"

@@ -14,13 +14,16 @@ from profiles.bundle import Bundle, LayerTable
 from profiles.errors import InputError
 from profiles.provenance import DERIVED, all_of
 from profiles.routing import Routing, expert_block_ns
-from simulator.config import EngineConfig, Point
-from simulator.network.collectives import message_ns
+from simulator.config import EngineConfig, PackagedTables, Point
+from simulator.network.collectives import Ints, message_ns
 from simulator.network.config import NetworkConfig
 from simulator.network.cost import collective_ns, collective_table
+from simulator.network.experts import GATHERED, Axis, Exchange, ExpertRanks
 from simulator.network.links import DATA, PIPELINE, TENSOR
 from simulator.parallel import stage_layers
 from simulator.step_tables import ONE_STAGE, Stages
+
+DIMENSIONS: dict[Axis, int] = {"tensor": TENSOR, "pipeline": PIPELINE, "data": DATA}
 
 
 def network_of(point: Point, source: str | Path, replicas: int = 1) -> NetworkConfig:
@@ -77,34 +80,44 @@ def shared_experts(
 def expert_exchange(point: Point, replicas: int, source: str | Path) -> tuple[int, ...]:
     """By the tokens of each of `replicas`: what they exchange around a block's experts.
 
-    vLLM's allgather_reducescatter: every replica's hidden states and router logits are gathered from
-    all, the experts run, and their results are added up and scattered; then the ranks of a replica
-    add up theirs. NCCL as measured where `profile.expert_exchange` names a card, else the links.
-    Raises InputError.
+    Among replicas NCCL as measured where `profile.expert_exchange` names a card, else the links; among
+    a replica's ranks alone the links. Raises InputError.
     """
-    engine, model, measured = point.engine, point.model, point.profile.expert_exchange
+    engine, measured = point.engine, point.profile.expert_exchange
     if point.links is None and (measured is None or engine.tensor_parallel_size > 1):
         expected = "the links between replicas that share experts, or profile.expert_exchange"
         raise InputError(source, "links", None, expected)
-    tokens = np.arange(engine.max_num_batched_tokens + 1, dtype=np.int64)
-    hidden = tokens * hidden_bytes(point)
-    gathered = hidden + tokens * model.experts * model.bytes_per_element(engine.dtype)
-    if measured is not None:
-        from profiles.aiconfigurator.collectives import nccl_ns
-        from profiles.aiconfigurator.source import Place, find_system
-
-        place = Place(source, "profile.expert_exchange")
-        system = find_system(measured.system, measured.version, place)
-        ns = nccl_ns(system, "all_gather", replicas, replicas * gathered)
-        ns += nccl_ns(system, "reduce_scatter", replicas, replicas * hidden)
-    else:
-        network = network_of(point, source, replicas)
-        ns = collective_ns(network, "all_gather", gathered, (DATA,))
-        ns += collective_ns(network, "reduce_scatter", replicas * hidden, (DATA,))
-    if engine.tensor_parallel_size > 1:
-        network = network_of(point, source, replicas)
-        ns += collective_ns(network, "all_reduce", hidden, (TENSOR,))
+    if measured is not None and engine.all2all_backend != GATHERED:
+        expected = f"{GATHERED}, or no profile.expert_exchange: NCCL's collectives were measured"
+        raise InputError(source, "engine.all2all_backend", engine.all2all_backend, expected)
+    shares = np.arange(engine.max_num_batched_tokens + 1, dtype=np.int64)
+    ranks = ExpertRanks(replicas, engine.tensor_parallel_size, engine.all2all_backend)
+    element_bytes = point.model.bytes_per_element(engine.dtype)
+    before, after = ranks.around(point.model, element_bytes, shares)
+    ns = np.zeros_like(shares)
+    for exchange in (*before, *after):
+        if measured is not None and "data" in exchange.over:
+            ns += _measured_ns(exchange, ranks, measured, source)
+        else:
+            dims = tuple(DIMENSIONS[axis] for axis in exchange.over)
+            network = network_of(point, source, replicas)
+            ns += collective_ns(network, exchange.kind, exchange.num_bytes, dims)
     return tuple(ns.tolist())
+
+
+def _measured_ns(
+    exchange: Exchange[Ints], ranks: ExpertRanks, tables: PackagedTables, source: str | Path
+) -> Ints:
+    """An all-gather or reduce-scatter as NCCL did it. Raises InputError."""
+    from profiles.aiconfigurator.collectives import nccl_ns
+    from profiles.aiconfigurator.source import Place, find_system
+
+    system = find_system(tables.system, tables.version, Place(source, "profile.expert_exchange"))
+    count = ranks.replicas * (ranks.tensor if "tensor" in exchange.over else 1)
+    # NCCL's benchmarks count what all have gathered.
+    if exchange.kind == "all_gather":
+        return nccl_ns(system, "all_gather", count, count * exchange.num_bytes)
+    return nccl_ns(system, "reduce_scatter", count, exchange.num_bytes)
 
 
 def stages_of(point: Point, source: str | Path) -> Stages:

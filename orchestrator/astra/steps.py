@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,16 +15,15 @@ from simulator.cluster.group import share_of
 from simulator.config import Point, load_point
 from simulator.network.config import Dimension, NetworkConfig
 from simulator.network.dialect import Dialect
+from simulator.network.experts import ExpertRanks
 from simulator.network.rank_trace import TENSOR_FIRST, axes_of, rows_trace
 from simulator.network.replay import replay
-from simulator.network.step_trace import ExpertRanks, LayerShapes, Row, step_rows
+from simulator.network.step_trace import LayerShapes, Row, step_rows
 from simulator.network.trace import Trace
 from simulator.network_tables import network_of
 from simulator.profile_tables import element_types
 from simulator.simulation import Prepared, prepare, run
 from simulator.step_layers import WHO_RAN, StepSize
-
-Exchange = Literal["gather", "all_to_all"]
 
 ONE_RANK = NetworkConfig(
     dimensions=(Dimension(ranks=1, bandwidth_gibps=1.0),), local_mem_gbps=1000.0
@@ -52,11 +51,9 @@ class PointSteps:
     where none is given. Raises InputError.
     """
 
-    def __init__(
-        self, path: Path, network: NetworkConfig | None, exchange: Exchange = "gather"
-    ) -> None:
+    def __init__(self, path: Path, network: NetworkConfig | None) -> None:
         point = load_point(path)
-        self.path, self.exchange = path, exchange
+        self.path = path
         prepared = prepare(point, path)
         self.members = members_of(prepared, path)
         first = self.members[0].point
@@ -80,7 +77,9 @@ class PointSteps:
         tensor = ranks if network else engine.tensor_parallel_size
         shared = replicas * tensor if engine.enable_expert_parallel else None
         self.shapes = shapes_of(first, tensor, shared)
-        self.tensor = ranks
+        self.experts: ExpertRanks | None = None
+        if first.model.is_moe and engine.enable_expert_parallel:
+            self.experts = ExpertRanks(replicas, ranks, engine.all2all_backend)
         self.tables = tables_of(run(prepared, steps=True).steps, replicas)
 
     def __len__(self) -> int:
@@ -105,7 +104,7 @@ class PointSteps:
             raise InputError(self.path, "--step", number, "a step that schedules tokens")
         whole = summed(sizes)
         runs, layers = self.split(sizes)
-        experts = self.experts([size.num_tokens for size in runs])
+        share = share_of([size.num_tokens for size in runs])
         replicas = [
             step_rows(
                 parts,
@@ -113,7 +112,8 @@ class PointSteps:
                 self.shapes,
                 modelled=self.modelled,
                 first_blocks=self.split.first_blocks,
-                experts=experts,
+                experts=self.experts,
+                share=share,
             )
             for size, parts in zip(runs, layers, strict=True)
         ]
@@ -121,15 +121,6 @@ class PointSteps:
         trace = rows_trace(replicas, self.network, self.axes, host=host)
         expected = replay(trace, self.network, f"step {number}").rank_ns
         return Step(whole, replicas, trace, expected)
-
-    def experts(self, tokens: list[int]) -> ExpertRanks | None:
-        """Who shares experts; None: nobody, or the ranks of the tables, as they were measured."""
-        replicas, model = len(self.members), self.point.model
-        if not (model.is_moe and self.point.engine.enable_expert_parallel):
-            return None
-        if replicas == 1 and not self.modelled:
-            return None
-        return ExpertRanks(share_of(tokens), replicas, self.tensor, self.exchange)
 
 
 def members_of(prepared: Prepared, path: Path) -> list[Prepared]:

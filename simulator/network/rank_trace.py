@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from profiles.errors import InputError
 from simulator.network.config import NetworkConfig
-from simulator.network.step_trace import Axis, Row
+from simulator.network.experts import Axis
+from simulator.network.step_trace import Row
 from simulator.network.trace import Collective, Compute, MemoryAccess, Node, Receive, Send, Trace
 
 

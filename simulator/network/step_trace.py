@@ -9,29 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from profiles.architecture import ALL_REDUCE
 from profiles.model import ModelConfig
 from simulator.network.config import CollectiveKind
+from simulator.network.experts import Exchange, ExpertRanks
 from simulator.step_layers import LayerTime, StepSize
-
-Axis = Literal["tensor", "pipeline", "data"]
 
 EXPERTS = "moe"
 REDUCED_LAYERS = ("o_proj", "down_proj", EXPERTS)
 """After these LLMServingSim's tensor-parallel ranks add up what they have."""
 TOKEN_BYTES = 4
 """Of a token id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A collective of ranks that share experts."""
-
-    kind: CollectiveKind
-    num_bytes: int
-    over: tuple[Axis, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +38,8 @@ class Row:
     collective: CollectiveKind | None = None
     collective_bytes: int = 0
     stage: int = 0
-    before: tuple[Exchange, ...] = ()
-    after: tuple[Exchange, ...] = ()
-
-
-@dataclass(frozen=True)
-class ExpertRanks:
-    """Who shares experts: `tensor` ranks of each of `replicas`, which exchange `share` tokens each.
-
-    gather: as they are simulated, vLLM's allgather_reducescatter: hidden states and router logits of all
-    replicas are gathered, results added up and scattered; then each replica's ranks add up theirs. With
-    one replica that last step is all there is.
-    all_to_all: a replica's tokens are spread over its ranks; each goes to the ranks of its experts and
-    back, evenly; then the replica's ranks gather the hidden states.
-    """
-
-    share: int
-    replicas: int
-    tensor: int
-    exchange: Literal["gather", "all_to_all"] = "gather"
-
-    def around(
-        self, model: ModelConfig, element_bytes: int
-    ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-        """What comes before and after the experts of a block, but for the replica's all-reduce."""
-        hidden = model.hidden_size * element_bytes
-        if self.exchange == "all_to_all":
-            over: tuple[Axis, ...] = ("tensor", "data")
-            spread = -(-self.share // self.tensor)
-            sent = Exchange("all_to_all", spread * model.experts_per_token * hidden, over)
-            gathered = Exchange("all_gather", spread * hidden, ("tensor",))
-            return (sent,), (sent, gathered) if self.tensor > 1 else (sent,)
-        if self.replicas == 1:
-            return (), ()
-        logits = model.experts * element_bytes
-        gather = Exchange("all_gather", self.share * (hidden + logits), ("data",))
-        scatter = Exchange("reduce_scatter", self.replicas * self.share * hidden, ("data",))
-        return (gather,), (scatter,)
+    before: tuple[Exchange[int], ...] = ()
+    after: tuple[Exchange[int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,11 +101,12 @@ def step_rows(
     modelled: bool,
     first_blocks: Sequence[int] = (0,),
     experts: ExpertRanks | None = None,
+    share: int = 0,
 ) -> list[Row]:
     """The rows of a step. `modelled`: all-reduces are collectives, measured ones left out.
 
-    A row is in the stage of its block, by the first block of every stage; one outside of blocks in that
-    of the row before it.
+    `experts` are shared with replicas, each of which runs `share` tokens. A row is in the stage of its
+    block, by the first block of every stage; one outside of blocks in that of the row before it.
     """
     given = list(layers)
     measured = any(layer.layer == ALL_REDUCE for layer in given)
@@ -169,9 +124,9 @@ def step_rows(
         sizes = shapes.sizes(layer.layer, size)
         row = Row(f"{layer.layer}_{len(rows)}", layer.ns, *sizes, stage=stage)
         if layer.layer == EXPERTS and experts is not None:
-            before, after = experts.around(shapes.model, shapes.element_bytes)
+            before, after = experts.around(shapes.model, shapes.element_bytes, share)
             row = replace(row, before=before, after=after)
-        if modelled and i in followed and not _gathered(row):
+        if modelled and i in followed and not row.after:
             num_bytes = size.num_tokens * shapes.model.hidden_size * shapes.element_bytes
             row = replace(row, collective="all_reduce", collective_bytes=num_bytes)
         rows.append(row)
@@ -180,8 +135,3 @@ def step_rows(
     rows[0] = replace(rows[0], input_bytes=ids)
     rows[-1] = replace(rows[-1], output_bytes=sampled)
     return rows
-
-
-def _gathered(row: Row) -> bool:
-    """Whether the replica's ranks have whole results already."""
-    return any(exchange.kind == "all_to_all" for exchange in row.after)

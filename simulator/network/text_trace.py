@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.network.config import CollectiveKind, NetworkConfig
+from simulator.network.experts import Axis, Exchange
 from simulator.network.rank_trace import TENSOR_FIRST, Axes
-from simulator.network.step_trace import Axis, Exchange, Row
+from simulator.network.step_trace import Row
 
 COLUMNS = (
     "Layername",
@@ -57,18 +58,17 @@ def text_trace(
             f"REMOTE:{node}" if i == len(rows) - 1 else "LOCAL",
             row.output_bytes,
         )
-        reduced = (
-            [Exchange(row.collective, row.collective_bytes, ("tensor",))] if row.collective else []
-        )
         after = _spanning(row.after, network, axes)
         if not (before := _spanning(row.before, network, axes)):
+            num_bytes = row.collective_bytes
+            reduced = [Exchange(row.collective, num_bytes, ("tensor",))] if row.collective else []
             lines.append(_layer(fields, _spanning(reduced, network, axes), network, axes))
             continue
         for rank in range(axes.ranks(network, "tensor")):
             sent = _comm(before[:1] if rank == 0 else [], network, axes)
             lines += [f"EXPERT {rank} {sent}", _layer(fields, [], network, axes)]
         lines.append(f"EXPERT END {_comm(after[:1], network, axes)}")
-        for exchange in _spanning([*after[1:], *reduced], network, axes):
+        for exchange in after[1:]:
             hidden = row.output_bytes
             more = (f"{row.name}_rest", 1, "LOCAL", hidden, "LOCAL", 0, "LOCAL", hidden)
             lines.append(_layer(more, [exchange], network, axes))
@@ -79,12 +79,14 @@ def text_trace(
     return "\n".join([head, str(len(lines)), _line(COLUMNS), *lines]) + "\n"
 
 
-def _spanning(exchanges: Sequence[Exchange], network: NetworkConfig, axes: Axes) -> list[Exchange]:
+def _spanning(
+    exchanges: Sequence[Exchange[int]], network: NetworkConfig, axes: Axes
+) -> list[Exchange[int]]:
     """Those of more than one rank."""
     return [exchange for exchange in exchanges if axes.dims(network, exchange.over)]
 
 
-def _comm(exchanges: Sequence[Exchange], network: NetworkConfig, axes: Axes) -> str:
+def _comm(exchanges: Sequence[Exchange[int]], network: NetworkConfig, axes: Axes) -> str:
     """The columns comm_type and comm_size."""
     if not exchanges:
         return "NONE 0"
@@ -101,7 +103,10 @@ def _scope(over: tuple[Axis, ...], network: NetworkConfig, axes: Axes) -> str:
 
 
 def _layer(
-    fields: tuple[object, ...], exchanges: Sequence[Exchange], network: NetworkConfig, axes: Axes
+    fields: tuple[object, ...],
+    exchanges: Sequence[Exchange[int]],
+    network: NetworkConfig,
+    axes: Axes,
 ) -> str:
     comm = _comm(exchanges, network, axes).split()
     return _line([*map(str, fields), *comm, "NONE"])

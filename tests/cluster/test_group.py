@@ -120,6 +120,33 @@ def test_exchange_over_links(tmp_path: Path) -> None:
     assert ns[10] == (1000 + 1360) + (1000 + 1280 + 3 * 1)
 
 
+def test_exchange_of_parts(tmp_path: Path) -> None:
+    """Two replicas of two ranks, 5 of 10 tokens each: 680 bytes come to each of 4 ranks, first from
+    the other replica, then twice as many from the other rank; 2,560 go, first among a replica's ranks.
+    Then a replica's ranks gather 640 bytes each.
+    """
+    point = experts_point(tmp_path, links=LINKS, engine__tensor_parallel_size=2)
+    qwen = point.model.model_copy(update={"model_type": "qwen3_moe"})
+    ns = expert_exchange(point.model_copy(update={"model": qwen}), 2, "point")
+    gathered = (1000 + 680) + (1000 + 2 * 680)
+    scattered = (1000 + 1280 + 3 * 1) + (1000 + 640 + 3 * 1)
+    assert ns[10] == pytest.approx(gathered + scattered + (1000 + 640), abs=4)
+
+
+@pytest.mark.parametrize("backend", ["deepep_high_throughput", "deepep_low_latency", "nixl_ep"])
+def test_exchange_by_expert(tmp_path: Path, backend: str) -> None:
+    """10 tokens go to 2 experts each: half of 2,560 bytes to the other replica, and as many back."""
+    point = experts_point(tmp_path, links=LINKS, engine__all2all_backend=backend)
+    assert expert_exchange(point, 2, "point")[10] == 2 * (1000 + 1280)
+
+
+def test_other_exchanges_were_not_measured(tmp_path: Path) -> None:
+    measured = {"expert_exchange": {"system": "rtx_pro_6000_server"}}
+    point = experts_point(tmp_path, profile=measured, engine__all2all_backend="mori")
+    with pytest.raises(InputError, match="all2all_backend: got 'mori', expected allgather_red"):
+        expert_exchange(point, 2, "point")
+
+
 @needs_package
 def test_exchange_as_measured(tmp_path: Path) -> None:
     """NCCL between two RTX PRO 6000: 256 elements and fewer take 5.88 us to gather, 5.29 to scatter.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from profiles.model import ModelConfig
 from simulator.network.config import NetworkConfig
+from simulator.network.experts import Backend, ExpertRanks
 from simulator.network.rank_trace import Axes, axes_of, rows_trace
-from simulator.network.step_trace import ExpertRanks, LayerShapes, Row, step_rows
+from simulator.network.step_trace import LayerShapes, Row, step_rows
 from simulator.network.trace import Trace
 from simulator.step_layers import LayerTime, StepSize
 from tests.network.make import dimension, make_network
@@ -61,7 +62,8 @@ def replica_rows(
     tensor: int,
     stages: int = 1,
     replicas: int = 1,
-    exchange: Literal["gather", "all_to_all"] = "gather",
+    backend: Backend = "allgather_reducescatter",
+    model_type: str = "mixtral",
     slower_ns: int = 0,
 ) -> list[Row]:
     """`slower_ns`: what attention takes longer than elsewhere."""
@@ -69,15 +71,16 @@ def replica_rows(
         LayerTime(name, block, 1000 + 100 * i + slower_ns * (name == "attention"))
         for i, (name, block) in enumerate(LAYERS)
     ]
-    shapes = LayerShapes(MOE, tensor, 2, 2, 2, replicas * tensor)
-    experts = ExpertRanks(10, replicas, tensor, exchange)
+    model = MOE.model_copy(update={"model_type": model_type})
+    shapes = LayerShapes(model, tensor, 2, 2, 2, replicas * tensor)
     return step_rows(
         layers,
         size(),
         shapes,
         modelled=tensor > 1,
         first_blocks=(0, 1)[:stages],
-        experts=experts,
+        experts=ExpertRanks(replicas, tensor, backend),
+        share=10,
     )
 
 

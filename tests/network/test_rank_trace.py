@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from profiles.errors import InputError
+from profiles.model import ModelConfig
 from simulator.network.chakra import encoded
 from simulator.network.cost import collective_ns, send_ns
 from simulator.network.dialect import Dialect
+from simulator.network.experts import GATHERED, Backend, ExpertRanks
 from simulator.network.rank_trace import Axes, axes_of, rows_trace
 from simulator.network.replay import replay
-from simulator.network.step_trace import ExpertRanks
 from simulator.network.text_trace import text_trace
 from simulator.network.trace import Collective, Compute, MemoryAccess, Receive, Send
 from tests.network.make import RECORDINGS, make_network
 from tests.network.steps import MOE, links, replica_rows, step
 
+SENT: dict[str, Any] = {"backend": "deepep_high_throughput", "model_type": "qwen3_moe"}
+QWEN = MOE.model_copy(update={"model_type": "qwen3_moe"})
 PREFIX: dict[Dialect, str] = {"llmservingsim": "llm", "upstream": "et"}
 # What both programs answered, ns of every rank: the fork reads tokens from the host, upstream does not.
 RECORDED: list[tuple[str, dict[str, Any], dict[Dialect, tuple[int, ...]]]] = [
@@ -41,10 +44,18 @@ RECORDED: list[tuple[str, dict[str, Any], dict[Dialect, tuple[int, ...]]]] = [
     ),
     (
         "step_all_to_all",
-        {"tensor": 2, "replicas": 2, "exchange": "all_to_all"},
+        {"tensor": 2, "replicas": 2, **SENT},
         {
             "llmservingsim": (28110, 28180, 28390, 28460),
             "upstream": (27998, 27998, 28138, 28138),
+        },
+    ),
+    (
+        "step_sequence_parallel",
+        {"tensor": 2, "replicas": 2, "model_type": "qwen3_moe"},
+        {
+            "llmservingsim": (28158, 28228, 28438, 28508),
+            "upstream": (28046, 28046, 28186, 28186),
         },
     ),
 ]
@@ -102,30 +113,38 @@ def test_nodes_of_a_rank_follow_each_other() -> None:
         assert all(node.after == (i,) for i, (_, node) in enumerate(pairwise(nodes)))
 
 
+def around(
+    replicas: int, tensor: int, backend: Backend = GATHERED, model: ModelConfig = MOE
+) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Of 10 tokens a replica, 128 bytes a hidden state, 8 experts and 2 of them a token."""
+    before, after = ExpertRanks(replicas, tensor, backend).around(model, 2, 10)
+    return [(e.kind, e.num_bytes, e.over) for e in (*before, *after)]
+
+
 def test_who_exchanges_what_around_experts() -> None:
-    hidden, element = 64 * 2, 2
-    before, after = ExpertRanks(10, 2, 4).around(MOE, element)
-    assert [(e.kind, e.num_bytes, e.over) for e in (*before, *after)] == [
-        ("all_gather", 10 * (64 + 8) * element, ("data",)),
-        ("reduce_scatter", 20 * hidden, ("data",)),
+    """Qwen3-MoE's four tensor-parallel ranks take 3 of 10 tokens each where there are replicas."""
+    both, data, tensor = ("tensor", "data"), ("data",), ("tensor",)
+    assert around(1, 4) == around(1, 4, "deepep_high_throughput") == []
+    assert around(2, 1) == [("all_gather", 10 * 144, data), ("reduce_scatter", 20 * 128, data)]
+    assert around(2, 4) == [*around(2, 1), ("all_reduce", 10 * 128, tensor)]
+    assert around(2, 4, model=QWEN) == [
+        ("all_gather", 3 * 144, both),
+        ("reduce_scatter", 8 * 3 * 128, both),
+        ("all_gather", 3 * 128, tensor),
     ]
-    assert ExpertRanks(10, 1, 4).around(MOE, element) == ((), ())
-    before, after = ExpertRanks(10, 2, 4, "all_to_all").around(MOE, element)
-    assert [(e.kind, e.num_bytes, e.over) for e in (*before, *after)] == [
-        ("all_to_all", 3 * 2 * hidden, ("tensor", "data")),
-        ("all_to_all", 3 * 2 * hidden, ("tensor", "data")),
-        ("all_gather", 3 * hidden, ("tensor",)),
-    ]
-    assert all(
-        row.collective is None for row in replica_rows(4, exchange="all_to_all") if row.after
-    )
+    assert around(2, 1, model=QWEN) == around(2, 1)
+    sent = ("all_to_all", 10 * 2 * 128, both)
+    assert around(2, 4, "deepep_low_latency") == [sent, sent]
+    sent = ("all_to_all", 3 * 2 * 128, both)
+    assert around(2, 4, "nixl_ep", QWEN) == [sent, sent, ("all_gather", 3 * 128, tensor)]
+    assert all(row.collective is None for row in replica_rows(4, replicas=2) if row.after)
 
 
 def test_collectives_involve_the_dimensions_of_their_ranks() -> None:
     trace, network, _, _ = step(tensor=2, stages=2, replicas=2)
     found = {node.kind: node.dims for node in trace.ranks[0] if isinstance(node, Collective)}
     assert found == {"all_reduce": (0,), "all_gather": (2,), "reduce_scatter": (2,)}
-    trace, _, _, _ = step(tensor=2, stages=2, replicas=2, exchange="all_to_all")
+    trace, _, _, _ = step(tensor=2, stages=2, replicas=2, **SENT)
     found = {node.kind: node.dims for node in trace.ranks[0] if isinstance(node, Collective)}
     assert found == {"all_reduce": (0,), "all_to_all": (0, 2), "all_gather": (0,)}
     assert len(network.dimensions) == 3
@@ -154,7 +173,7 @@ def test_messages_that_do_not_match_are_told() -> None:
 
 
 def test_text_names_stages_and_experts() -> None:
-    _, network, axes, rows = step(tensor=2, stages=2, replicas=2, exchange="all_to_all")
+    _, network, axes, rows = step(tensor=2, stages=2, replicas=2, **SENT)
     lines = text_trace(rows[1], network, axes).splitlines()
     head = lines[0].split()
     assert head[:3] == ["COLOCATED", "model_parallel_NPU_group:", "2"]

@@ -157,7 +157,7 @@ def test_ranks_are_those_of_the_point(tmp_path: Path) -> None:
     assert "all_reduce" not in text
 
 
-def stages_and_replicas(tmp_path: Path) -> Path:
+def stages_and_replicas(tmp_path: Path, backend: str = "allgather_reducescatter") -> Path:
     """Two replicas of two stages that share four experts and run the same batches."""
     bundle = write_variant(tmp_path, seed=5, architecture="mixtral")
     (bundle / "tp1/moe.csv").write_text("tokens,activated_experts,time_us\n1,2,3.5\n64,4,9.5\n")
@@ -165,6 +165,7 @@ def stages_and_replicas(tmp_path: Path) -> Path:
         profile={"bundle": str(bundle)},
         engine__pipeline_parallel_size=2,
         engine__enable_expert_parallel=True,
+        engine__all2all_backend=backend,
         workload={
             "generate": {
                 "num_requests": 6,
@@ -207,10 +208,11 @@ def test_stages_and_replicas_take_what_was_simulated(tmp_path: Path) -> None:
     assert texts == ["trace.0.txt", "trace.1.txt"]
 
 
-def test_experts_exchanged_otherwise(tmp_path: Path) -> None:
-    path, out = stages_and_replicas(tmp_path), tmp_path / "out"
-    arguments = ("--step", "0", "--exchange", "all_to_all", "--out", out)
-    assert servesweep("astra", "export", path, *arguments).exit_code == 0
+def test_tokens_sent_to_experts_take_what_was_simulated(tmp_path: Path) -> None:
+    path, out = stages_and_replicas(tmp_path, "deepep_low_latency"), tmp_path / "out"
+    assert servesweep("astra", "export", path, "--step", "0", "--out", out).exit_code == 0
+    (step,) = manifest(out)["steps"]
+    assert step["expected_ns"]["upstream"] == step["device_ns"]
     text = (out / "llmservingsim/step_000000/trace.0.txt").read_text()
     assert text.count("ALLTOALL") == 4
     assert "ALLGATHER" not in text
@@ -291,10 +293,10 @@ def test_check_with_the_real_program(point: Path, network: Path) -> None:
 
 
 @pytest.mark.skipif(BINARY is None, reason="needs ASTRA_SIM_BIN")
-@pytest.mark.parametrize("exchange", ["gather", "all_to_all"])
-def test_check_of_stages_and_replicas_with_the_real_program(tmp_path: Path, exchange: str) -> None:
-    arguments = ("--step", "0", "--exchange", exchange, "--dialect", DIALECT)
-    result = servesweep("astra", "check", stages_and_replicas(tmp_path), *arguments)
+@pytest.mark.parametrize("backend", ["allgather_reducescatter", "deepep_low_latency"])
+def test_check_of_stages_and_replicas_with_the_real_program(tmp_path: Path, backend: str) -> None:
+    path = stages_and_replicas(tmp_path, backend)
+    result = servesweep("astra", "check", path, "--step", "0", "--dialect", DIALECT)
     assert result.exit_code == 0, result.output
     assert "1 steps are equal; ranks: 4" in result.output
 
