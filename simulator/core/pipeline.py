@@ -69,7 +69,6 @@ def run_through(
             ns += whole * num_layers // params.num_layers + num_layers * attention
         elif params.num_reads > 0:
             ns += stage_ns(engine, stage, num_tokens, batch.num_requests, attention, transfer)
-            ns += num_layers * experts
         else:
             ns += latency.stage_tokens_ns[stage, num_tokens] + num_layers * (attention + experts)
             if stage == last:

@@ -182,3 +182,16 @@ def test_a_step_of_experts(tmp_path: Path) -> None:
         first = steps.to_pandas().iloc[0]
         ends.append(first.end_ns - first.start_ns)
     assert ends[1] - ends[0] == 2 * 2 * 500
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_weights_read_in_no_time_change_nothing(tmp_path: Path, stages: int) -> None:
+    """Nor do they hide the experts that replicas share, in one stage or in two."""
+    memory = {"bandwidth_gbps": 1e6, "capacity_gib": 1.0}
+    placement = {"memories": {"cpu": memory}, "weights": "cpu"}
+    given: dict[str, Any] = {"links": LINKS, "engine__pipeline_parallel_size": stages}
+    ends = [
+        simulate(experts_point(tmp_path, **given, **more)).summary["end_ns"]
+        for more in ({}, {"placement": placement})
+    ]
+    assert ends[1] == pytest.approx(ends[0], rel=1e-3)
