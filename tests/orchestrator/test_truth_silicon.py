@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,23 @@ def test_experts_on_ranks_of_their_own_are_another_engine() -> None:
         "silicon_ttft_ms": "1",
         "silicon_tpot_ms": "1",
     }
-    experts = [("4", "1"), ("1", "4"), ("", ""), ("2", "2")]
+    experts = [("4", "1"), ("1", "4"), ("", ""), ("2", "2"), ("1", "1"), ("0", "0"), ("2", "1")]
     rows = [given | {"moe_tp_size": tp, "moe_ep_size": ep} for tp, ep in experts]
     used = [len(list(_rows(iter([row])))) for row in rows]  # type: ignore[arg-type]
-    assert used == [1, 0, 1, 0]
+    assert used == [1, 0, 1, 0, 1, 1, 0]
+
+
+def test_rows_of_models_without_experts_are_all_there() -> None:
+    dense = Counter(
+        one.row.model
+        for one in measured_rows()
+        if "Llama" in one.row.model or "32B" in one.row.model
+    )
+    assert dense == {
+        "Qwen/Qwen3-32B": 93,
+        "meta-llama/Llama-3.1-70B": 165,
+        "nvidia/Llama-3.1-8B-Instruct-FP8": 21,
+    }
 
 
 def test_rows_that_cannot_be_a_closed_loop() -> None:
