@@ -58,7 +58,7 @@ def _rows(rows: csv.DictReader[str]) -> Iterator[Measured]:
         if (row["backend"], row["mode"]) != ("vllm", "agg"):
             continue
         concurrency = CONCURRENCY.search(row["silicon_data_source"])
-        alone = all(float(row[name] or 1) == 1 for name in ALONE)
+        alone = all(float(row[name] or 0) in (0, 1) for name in ALONE)
         # Models without experts say nothing here, 0 or 1.
         with_the_rest = float(row["moe_tp_size"] or 0) in (0, 1, float(row["tp_size"]))
         known = row["gemm_quant_mode"] in WEIGHTS
