@@ -36,10 +36,10 @@ def lengths(nominal: int, model: str) -> dict[str, Any]:
     return {"uniform": [int(RANGE[model] * nominal), nominal]}
 
 
-def errors(one: Measured, requests: int) -> tuple[float, float]:
-    """Signed errors of mean TTFT and TPOT, in %."""
+def errors(one: Measured, requests: int, **changes: dict[str, Any]) -> tuple[float, float]:
+    """Signed errors of mean TTFT and TPOT, in %. `changes` are laid over sections of the point."""
     row = one.row
-    data = {
+    data: dict[str, Any] = {
         "model": MODELS[row.model],
         "engine": {
             "tensor_parallel_size": row.tensor_parallel_size,
@@ -59,6 +59,8 @@ def errors(one: Measured, requests: int) -> tuple[float, float]:
         },
         "profile": {"aiconfigurator": {"system": row.system}},
     }
+    for section, fields in changes.items():
+        data[section] = {**data.get(section, {}), **fields}
     latency = simulate(point_from_mapping(data, Path(), "row")).summary["latency"]
     return (
         (latency["ttft_ms"]["mean"] / one.ttft_ms - 1) * 100,
