@@ -3,13 +3,14 @@
     python -m benchmarks.silicon_host [--requests 6]
 
 `benchmarks.silicon` finds Qwen3-32B in bfloat16 short by 9, 18 and 24 % on 2, 4 and 8 H100s, nearly
-the same in ms on all of them, and more with more clients: what no kernel table holds. Those rows are of
-vLLM 0.12.0, which waited for a step before it formed the next (asynchronous scheduling became the
-default in 0.14), so its host time is in every step. Here they are simulated so, with a time per step and one per
-request and step, both fitted to TPOT of the rows on two ranks (mean absolute error; a grid, then a finer
-one). The token budget is chosen on the same rows, by TTFT: 8192, vLLM's default for a server on that
-card, or 2048, its default elsewhere. Prints the fit, then for each TP degree signed median and median
-absolute error of TPOT and TTFT without host time and with it, at last as JSON.
+the same in ms on all of them, and more with more clients: what no kernel table holds. Those rows are
+of vLLM 0.12.0, which waited for a step before it formed the next (asynchronous scheduling became the
+default in 0.14), so its host time is in every step. Here they are simulated so, with a time per step
+and one per request and step, both fitted to TPOT of the rows on two ranks (mean absolute error; a
+grid, then a finer one). The token budget is chosen on the same rows, by TTFT: 8192, vLLM's default
+for a server on that card, or 2048, its default elsewhere. Prints the fit, then for each TP degree
+signed median and median absolute error of TPOT and TTFT without host time and with it, at last as
+JSON.
 """
 
 from __future__ import annotations
