@@ -24,6 +24,7 @@ SHOWN = (
     *("ttft_ms/mean", "ttft_ms/p99", "tpot_ms/mean", "latency_ms/mean"),
     "throughput/output_tokens_per_s",
 )
+ERRORS = ("err_pct/ttft_ms/mean", "err_pct/tpot_ms/mean")  # where there are several truths
 FORMULA = ("=", "+", "-", "@")  # how one begins
 CELL = 8
 MAX_TEXT = 24
@@ -60,7 +61,8 @@ def _table(data: SweepData, rows: int) -> list[str]:
     short = short_names(list(data.axes))
     axes = data.leading_axes
     values = {a: told_apart([shown(v) for v in data.axes[a]], MAX_TEXT) for a in axes}
-    metrics = [m for m in dict.fromkeys((data.measure, *SHOWN)) if m in data.metrics]
+    wanted = (data.measure, *(ERRORS if len(data.truths) > 1 else ()), *SHOWN)
+    metrics = [m for m in dict.fromkeys(wanted) if m in data.metrics]
     lines = [["", "rank", *(short[a] for a in axes), blocks_title(data), *map(title, metrics)]]
     few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
     for truth in few.values():
@@ -85,10 +87,14 @@ def _table(data: SweepData, rows: int) -> list[str]:
                     str(first + place),
                     *(values[axis][row] for axis in axes),
                     "-" if has is None else str(has),
-                    *(number(own.get(metric)) for metric in metrics),
+                    *(_signed(metric, number(own.get(metric))) for metric in metrics),
                 ]
             )
     return [*_aligned(lines, left=2 + len(axes)), ""]
+
+
+def _signed(metric: str, value: str) -> str:
+    return f"+{value}" if metric in ERRORS and value[0].isdigit() else value
 
 
 def _aligned(lines: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -13,6 +13,8 @@ TITLES = {
     PARTIAL: "mean absolute difference (%), of some metrics",
     LATENCY: "mean latency (ms)",
     "latency_ms/p99": "latency p99 (ms)",
+    "err_pct/ttft_ms/mean": "TTFT mean off (%)",
+    "err_pct/tpot_ms/mean": "TPOT mean off (%)",
     "ttft_ms/mean": "TTFT mean (ms)",
     "ttft_ms/p50": "TTFT p50 (ms)",
     "ttft_ms/p99": "TTFT p99 (ms)",

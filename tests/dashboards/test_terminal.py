@@ -14,11 +14,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dashboards.terminal import as_csv, as_json, as_text, clean
-from dashboards.wording import blocks_title, title
+from dashboards.wording import blocks_title, number, title
 from orchestrator.cli import main
 from orchestrator.session import Session
 from profiles.errors import InputError
-from tests.dashboards.make import CARD, EVIL, EVILS, POOLS, make_sweep, read, with_failure
+from tests.dashboards.make import (
+    CARD,
+    EVIL,
+    EVILS,
+    POOLS,
+    make_sweep,
+    read,
+    with_failure,
+    write_truth_of,
+)
 from tests.orchestrator.sweep_make import BLOCKS, UTILIZATION, base, run_sweep, write_sweep
 from tests.orchestrator.sweep_make import results as results_of
 
@@ -194,3 +203,22 @@ def test_run_writes_the_report(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, axes={BLOCKS: [10, 20]})
     assert servesweep("run", path, "--out", tmp_path / "out", "--serial").exit_code == 0
     assert EVIL not in (tmp_path / "out" / "small" / "report.html").read_text(encoding="utf-8")
+
+
+def test_points_with_truths_of_their_own_show_signed_errors(tmp_path: Path) -> None:
+    folders = [
+        write_truth_of(tmp_path / str(blocks) / "model" / "vllm", blocks) for blocks in (16, 24)
+    ]
+    truth = {"recorded": str(folders[0])}
+    one = read(make_sweep(tmp_path / "one", axes={BLOCKS: [24]}, cards={}, truth=truth))
+    assert "TTFT mean off" not in as_text(one, 5, None)
+    axes = {BLOCKS: [16], "truth.recorded": [str(folder) for folder in folders]}
+    two = read(make_sweep(tmp_path / "two", axes=axes, cards={}, truth=truth))
+    lines = as_text(two, 5, None).splitlines()
+    (best, second) = lines[(at := next(i for i, t in enumerate(lines) if t[:4] == "best")) : at + 2]
+    for row in (0, 1):
+        line = best if two.scores[row] == min(two.scores) else second
+        for name in ("err_pct/ttft_ms/mean", "err_pct/tpot_ms/mean"):
+            value = two.metrics[name][row]
+            assert ("+" if value >= 0 else "") + number(value) in line.split()
+    assert any(two.metrics["err_pct/ttft_ms/mean"][row] > 1 for row in (0, 1))
