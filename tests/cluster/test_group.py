@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiles.errors import InputError
 from simulator import simulate
@@ -195,3 +197,67 @@ def test_weights_read_in_no_time_change_nothing(tmp_path: Path, stages: int) -> 
         for more in ({}, {"placement": placement})
     ]
     assert ends[1] == pytest.approx(ends[0], rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def expert_tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = write_variant(
+        tmp_path_factory.mktemp("experts"), tps=(1, 2, 4, 8), architecture="mixtral"
+    )
+    rows = "tokens,activated_experts,time_us\n1,1,3.5\n64,4,9.5\n"
+    for ranks in (1, 2, 4, 8):
+        (folder / f"tp{ranks}/moe.csv").write_text(rows)
+    return str(folder)
+
+
+@given(
+    tensor=st.sampled_from([1, 2, 4, 8]),
+    stages=st.integers(1, 8),
+    replicas=st.integers(1, 8),
+    layers=st.integers(1, 9),
+    experts=st.sampled_from([9, 64, 6720]),
+    backend=st.sampled_from(["allgather_reducescatter", "deepep_low_latency"]),
+    asynchronous=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=25)
+def test_shared_experts_never_hang(
+    expert_tables: str,
+    tensor: int,
+    stages: int,
+    replicas: int,
+    layers: int,
+    experts: int,
+    backend: str,
+    asynchronous: bool,
+    seed: int,
+) -> None:
+    """Few requests for many replicas, odd numbers of layers: served, or refused with a reason."""
+    data = point_data(
+        profile={"bundle": expert_tables},
+        engine__tensor_parallel_size=tensor,
+        engine__pipeline_parallel_size=stages,
+        engine__enable_expert_parallel=True,
+        engine__all2all_backend=backend,
+        engine__async_scheduling=asynchronous,
+        card__memory_bandwidth_gbps=100.0,
+        links=LINKS,
+        workload__generate__num_requests=9,
+        workload__generate__seed=seed,
+        check_invariants=True,
+        cluster={"instances": [{"count": replicas, "data_parallel_group": "A"}]},
+    )
+    data["model"] |= {
+        "model_type": "mixtral",
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_experts": experts,
+        "num_experts_per_tok": 2,
+    }
+    try:
+        result = simulate(point_from_mapping(data, Path(), "point"))
+    except InputError as error:
+        assert stages > layers or experts % (tensor * replicas), error
+        return
+    assert result.summary["requests"]["finished"] == 9
