@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from simulator.build import grow_log
 from simulator.cluster.instance import Instance
 from simulator.core import state
@@ -73,11 +75,20 @@ class Group:
                 for one, count in zip(self._instances, run, strict=True)
             ]
             end_ns = max(alone)
+            self._free_stages_together()
         stuck = [settle(one.engine, end_ns) == state.STUCK for one in self._instances]
         self._ends.append(end_ns)
         if not any(tokens) and any(stuck):
             self._instances[stuck.index(True)].cannot_go_on(state.STUCK)
         return any(tokens) and len(self._ends) < self._depth and self._ends[0] > self._now_ns
+
+    def _free_stages_together(self) -> None:
+        """A pipeline stage starts its next batch when the slowest replica's has ended this one."""
+        stages = [one.engine.stage_free_ns for one in self._instances]
+        if len(stages[0]) > 1:
+            slowest = np.max(stages, axis=0)
+            for own in stages:
+                own[:] = slowest
 
     def _has_work(self, one: Instance) -> bool:
         found = has_work(one.engine, self._now_ns)

@@ -213,7 +213,7 @@ def form_batch(engine: Engine, connector: int) -> int:
     elif settings.lockstep:
         batch.end_ns = batch.start_ns  # the group says when
     else:
-        set_end(engine, batch, batch.num_tokens, batch.num_tokens, batch.num_tokens)
+        set_end(engine, batch, batch.num_tokens, batch.num_tokens, batch.num_tokens, 0)
 
     log_schedule(engine, slot, start_ns)
     step = engine.log.steps[counters.num_steps]
@@ -227,16 +227,23 @@ def form_batch(engine: Engine, connector: int) -> int:
 
 @compiled
 def set_end(
-    engine: Engine, batch: Record, num_tokens: int, expert_tokens: int, share_tokens: int
+    engine: Engine,
+    batch: Record,
+    num_tokens: int,
+    expert_tokens: int,
+    share_tokens: int,
+    more_mode_ns: int,
 ) -> None:
     """When the device ends a batch and may start the next.
 
     Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`, exchanged in
-    shares of `share_tokens`.
+    shares of `share_tokens`. `more_mode_ns` is what its execution mode adds beyond its own.
     """
     counters = engine.queues.counters[0]
     if len(engine.stage_free_ns) > 1:
-        batch.end_ns = run_through(engine, batch, num_tokens, expert_tokens, share_tokens)
+        batch.end_ns = run_through(
+            engine, batch, num_tokens, expert_tokens, share_tokens, more_mode_ns
+        )
         counters.device_free_ns = engine.stage_free_ns[0]
         return
     latency = engine.latency
@@ -258,6 +265,7 @@ def set_end(
     if len(latency.expert_ns) > 1:
         experts = latency.expert_ns[expert_tokens] + latency.exchange_ns[share_tokens]
         batch.end_ns += latency.params[0].num_layers * experts
+    batch.end_ns = max(batch.start_ns + 1, batch.end_ns + more_mode_ns)
     if (
         engine.storage.connection[0].kv_role == KV_PRODUCER
         and engine.storage.connection[0].by_layer

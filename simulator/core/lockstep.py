@@ -1,9 +1,10 @@
 """Data-parallel replicas form their batches together and wait for each other.
 
-Each has a scheduler and a KV cache of its own. A step lasts as long as the slowest replica's; experts
-that the replicas share run the tokens of all of them, and around them the replicas exchange hidden
-states; a replica without work runs along empty. Where every batch is small enough for a CUDA graph, all
-are padded to the largest, and all run in the mode with the least graphs that one of them needs.
+Each has a scheduler and a KV cache of its own. A step, and each pipeline stage of it, lasts as long as
+the slowest replica's; experts that the replicas share run the tokens of all of them, and around them
+the replicas exchange hidden states; a replica without work runs along empty. Where every batch is
+small enough for a CUDA graph, all are padded to the largest, and all run in the mode with the least
+graphs that one of them needs.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ def price(
     takes as long as one of equal shares of `share_tokens`, and the execution mode is the common one.
     """
     batch = newest(engine)
-    set_end(engine, batch, num_tokens, expert_tokens, share_tokens)
     own_ns = mode_ns(engine.latency.params[0], num_tokens, batch.prefill_chunk)
-    batch.end_ns = max(batch.start_ns + 1, batch.end_ns + common_mode_ns - own_ns)
+    set_end(engine, batch, num_tokens, expert_tokens, share_tokens, common_mode_ns - own_ns)
     return batch.end_ns
 
 
@@ -61,7 +61,8 @@ def settle(engine: Engine, end_ns: int) -> int:
     """All replicas end the batch they formed last together. STUCK: it was empty for no good reason."""
     batch = newest(engine)
     batch.end_ns = end_ns
-    engine.queues.counters[0].device_free_ns = end_ns
+    several = len(engine.stage_free_ns) > 1  # the first may start the next batch before
+    engine.queues.counters[0].device_free_ns = engine.stage_free_ns[0] if several else end_ns
     engine.log.steps[batch.step].end_ns = end_ns
     if batch.num_tokens == 0 and is_stuck(engine, engine.settings[0].kv_connector):
         return STUCK

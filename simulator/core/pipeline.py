@@ -23,13 +23,14 @@ from simulator.core.state import Engine, Record
 
 @compiled
 def run_through(
-    engine: Engine, batch: Record, num_tokens: int, expert_tokens: int, share_tokens: int
+    engine: Engine,
+    batch: Record,
+    num_tokens: int,
+    expert_tokens: int,
+    share_tokens: int,
+    more_mode_ns: int,
 ) -> int:
-    """Put a batch through all stages. Returns when the last one ends it.
-
-    Its dense layers run `num_tokens`; experts shared with others run `expert_tokens`, exchanged in
-    shares of `share_tokens`.
-    """
+    """Put a batch through all stages, as `engine.set_end`. Returns when the last one ends it."""
     latency = engine.latency
     params = latency.params[0]
     free_ns = engine.stage_free_ns
@@ -55,7 +56,7 @@ def run_through(
     transfer = kv_transfer_ns(latency, batch)
     if transfer > 0:
         attention = longer_attention_ns(engine, attention, transfer, params.num_layers)
-    mode = mode_ns(params, num_tokens, batch.prefill_chunk)
+    mode = mode_ns(params, num_tokens, batch.prefill_chunk) + more_mode_ns
     experts = 0
     if len(latency.expert_ns) > 1:
         experts = latency.expert_ns[expert_tokens] + latency.exchange_ns[share_tokens]

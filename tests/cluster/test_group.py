@@ -261,3 +261,35 @@ def test_shared_experts_never_hang(
         assert stages > layers or experts % (tensor * replicas), error
         return
     assert result.summary["requests"]["finished"] == 9
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_stages_of_a_group_overlap_batches(stages: int) -> None:
+    """Replicas with the same work take as long as instances that do not wait for each other."""
+
+    def end_ns(**group: str) -> int:
+        point = make_point(
+            engine__pipeline_parallel_size=stages,
+            engine__async_scheduling=False,
+            model__num_hidden_layers=6,
+            card__memory_bandwidth_gbps=100.0,
+            links={"tensor": {"bandwidth_gibps": 1000.0}},
+            profile={"linear": {"base_ns": 1_000_000, "per_token_ns": 10_000}},
+            overhead={"cudagraph_capture_sizes": [1, 2, 4, 8], "full_graph_ms": 0.6},
+            workload={
+                "generate": {
+                    "num_requests": 32,
+                    "arrivals": {"process": "closed_loop", "concurrency": 32},
+                    "prompt_tokens": {"fixed": 32},
+                    "output_tokens": {"fixed": 20},
+                }
+            },
+            cluster={
+                "instances": [{"count": 2, **group}],
+                "routing": {"policy": "round_robin"},
+            },
+        )
+        end: int = simulate(point).summary["end_ns"]
+        return end
+
+    assert end_ns(data_parallel_group="A") == end_ns()
