@@ -25,12 +25,14 @@ class KVTransferSettings:
     """state.KV_PRODUCER or state.KV_CONSUMER."""
     by_layer: bool
     bytes_per_token: int
-    """Of all ranks and layers; by layer: of one rank and layer."""
+    """Of all ranks and layers; by layer: of one layer."""
     num_layers: int
     bytes_per_ns: float
     latency_ns: int
     num_shards: int
     """Ranks that hold different parts of the KV cache, each with a link of its own."""
+    send_links: int
+    """By layer: links that a layer is sent over."""
     ready_ns: NDArray[np.int64]
     """[before, after] a block's attention, by tokens: see `ready_ns`."""
 
@@ -62,6 +64,7 @@ def connect(connection: state.Record, settings: KVTransferSettings, instance: in
     connection.by_layer = settings.by_layer
     connection.instance = instance
     connection.kv_bytes_per_token = settings.bytes_per_token
+    connection.kv_send_links = settings.send_links
     connection.kv_layers = settings.num_layers
     connection.kv_bytes_per_ns = settings.bytes_per_ns
     connection.kv_latency_ns = settings.latency_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,6 @@ def kv_transfer_settings(
     _, kv_dtype = element_types(point)
     # KV heads that several ranks hold are moved once.
     shards = min(engine.tensor_parallel_size, model.num_key_value_heads)
-    of_rank = model.kv_bytes_per_token(kv_dtype, engine.tensor_parallel_size, num_layers=1)
     ready = NOT_KNOWN
     if by_layer and producer:
         tokens = np.asarray(part.latency.padded_tokens, np.int64)
@@ -50,13 +50,22 @@ def kv_transfer_settings(
     return KVTransferSettings(
         role=state.KV_PRODUCER if producer else state.KV_CONSUMER,
         by_layer=by_layer,
-        bytes_per_token=of_rank if by_layer else model.kv_bytes_per_token(kv_dtype),
+        bytes_per_token=model.kv_bytes_per_token(kv_dtype, num_layers=1 if by_layer else None),
         num_layers=model.num_hidden_layers,
         bytes_per_ns=transfer.bandwidth_gibps * 2**30 / 1e9,
         latency_ns=round(transfer.latency_ns),
         num_shards=shards * engine.pipeline_parallel_size,
+        send_links=shards,
         ready_ns=ready,
     )
+
+
+def over_links_of_both(
+    parts: Sequence[KVTransferSettings | None],
+) -> list[KVTransferSettings | None]:
+    """What is sent goes over as many links as the decode instance with the fewest has."""
+    fewest = [part.send_links for part in parts if part and part.role == state.KV_CONSUMER]
+    return [part and replace(part, send_links=min([part.send_links, *fewest])) for part in parts]
 
 
 def check_kv_transfer(

@@ -8,7 +8,11 @@ from typing import Any
 
 from profiles.errors import InputError, parse_model
 from simulator.cluster.config import ClusterConfig, InstanceConfig
-from simulator.cluster.kv_transfer import check_kv_transfer, kv_transfer_settings
+from simulator.cluster.kv_transfer import (
+    check_kv_transfer,
+    kv_transfer_settings,
+    over_links_of_both,
+)
 from simulator.cluster.llmservingsim import load_cluster
 from simulator.cluster.router import router
 from simulator.config import Point
@@ -51,7 +55,7 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
         tuple(one.max_in_flight for _, one in configs),
         config.routing,
         tuple(one.role for _, one in configs),
-        tuple(parts),
+        tuple(over_links_of_both(parts)),
         config.kv_transfer,
     )
     return replace(instances[0], point=point, cluster=cluster)

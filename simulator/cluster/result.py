@@ -183,34 +183,33 @@ def _summary(
 def _kv_transfer(cluster: PreparedCluster, instances: Sequence[Instance]) -> dict[str, Any]:
     """What went from prefill to decode instances; times summed over all of them, bytes of all ranks.
 
-    NixlConnector: `waiting_ns` of requests from their blocks to the report of their read.
-    P2pNcclConnector: `stalled_ns` of steps that ended when they had been sent.
+    A transfer is a request's. NixlConnector: what the decode instance has cached needs none;
+    `waiting_ns` of requests from their blocks to the report of their read. P2pNcclConnector:
+    `stalled_ns` of steps that ended when they had been sent.
     """
     transfer = cluster.kv_transfer
     if transfer is None:
         return {}
     sent = transfer.connector == "P2pNcclConnector"
-    chosen = [one for one in instances if one.role == ("prefill" if sent else "decode")]
-    uses = [one.engine.storage.use[0] for one in chosen]
-    connections = [one.engine.storage.connection[0] for one in chosen]
-    names = (
-        {"transfers": "stores", "bytes": "written_bytes", "link_ns": "store_ns"}
-        if sent
-        else {
-            "transfers": "loads",
-            "tokens": "loaded_tokens",
-            "bytes": "loaded_bytes",
-            "link_ns": "load_ns",
-            "link_wait_ns": "link_wait_ns",
-        }
-    )
-    of_all = {name: sum(int(use[field]) for use in uses) for name, field in names.items()}
-    lost = "stalled_ns" if sent else "waiting_ns"
+    prefill = [one.engine.storage for one in instances if one.role == "prefill"]
+    decode = [one.engine.storage for one in instances if one.role == "decode"]
+    of_all = {
+        "transfers": sum(int(one.use[0].loads) for one in decode),
+        "tokens": sum(int(one.use[0].loaded_tokens) for one in decode),
+    }
+    if sent:
+        of_all["bytes"] = sum(int(one.use[0].written_bytes) for one in prefill)
+        of_all["link_ns"] = sum(int(one.use[0].store_ns) for one in prefill)
+        of_all["stalled_ns"] = sum(int(one.connection[0].stalled_ns) for one in prefill)
+    else:
+        of_all["bytes"] = sum(int(one.use[0].loaded_bytes) for one in decode)
+        of_all["link_ns"] = sum(int(one.use[0].load_ns) for one in decode)
+        of_all["link_wait_ns"] = sum(int(one.use[0].link_wait_ns) for one in decode)
+        of_all["waiting_ns"] = sum(int(one.connection[0].waiting_ns) for one in decode)
     return {
         "kv_transfer": {
             **transfer.model_dump(mode="json"),
             **of_all,
-            lost: sum(int(one[lost]) for one in connections),
         }
     }
 

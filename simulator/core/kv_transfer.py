@@ -8,8 +8,9 @@
   when the last layer has been sent, and the decode instance finds everything there.
 
 A transfer takes latency + floor(bytes / bandwidth) on the link of each rank that has a part of its own;
-of two instances with different numbers of ranks the smaller number counts. A link carries one transfer
-at a time in each direction.
+of two instances with different numbers of ranks the smaller number counts. A read takes turns with
+others on the links of both instances; what is sent takes turns on the sender's, whose receiver is not
+known yet.
 """
 
 from __future__ import annotations
@@ -34,11 +35,26 @@ def remote_tokens(kv: KVCache, storage: Storage, r: int, num_hit_blocks: int) ->
 
 
 @compiled
-def take_over(engine: Engine, r: int, num_computed_tokens: int, num_tokens: int) -> None:
-    """The request is admitted with `num_tokens` that were sent to this instance before."""
+def take_over(
+    engine: Engine, r: int, num_computed_tokens: int, num_tokens: int, now_ns: int
+) -> None:
+    """The request is admitted with `num_tokens` that were sent before; none: all is cached here.
+
+    Where nothing is left to read the prefill instance is told that it may free its blocks.
+    """
     storage = engine.storage
+    transfer = storage.transfers[r]
+    connection = storage.connection[0]
+    if transfer.prefill_instance == NONE:
+        return
+    transfer.prefill_instance = NONE
+    if not connection.by_layer:
+        transfer.store_end_ns = now_ns + connection.kv_latency_ns
+        return
+    counts = storage.use[0]
+    counts.loads += 1
+    counts.loaded_tokens += num_tokens
     request = engine.kv.requests[r]
-    storage.transfers[r].prefill_instance = NONE
     if request.num_cached_tokens == NONE:
         request.num_cached_tokens = num_computed_tokens
         engine.kv.infos[r].num_external_tokens = num_tokens
@@ -88,7 +104,8 @@ def sends_end_ns(engine: Engine, batch: Record) -> int:
     for i in range(batch.num_entries - batch.num_admitted, batch.num_entries):
         num_tokens += engine.batches.entries[slot, i].num_computed_tokens
     num_bytes = num_tokens * connection.kv_bytes_per_token
-    send_ns = connection.kv_latency_ns + int(num_bytes / connection.kv_bytes_per_ns)
+    link_bytes = num_bytes // connection.kv_send_links
+    send_ns = connection.kv_latency_ns + int(link_bytes / connection.kv_bytes_per_ns)
     num_blocks = connection.kv_layers
     whole = batch.end_ns - batch.start_ns
     first_ns = batch.start_ns + whole // num_blocks

@@ -28,6 +28,7 @@ from simulator.core.request_queue import (
 )
 from simulator.core.state import (
     FCFS,
+    KV_CONSUMER,
     LMCACHE,
     NEVER,
     NO_ROLE,
@@ -188,7 +189,8 @@ def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
         num_external_tokens = 0
         num_new_tokens = 0
         num_computed_tokens = request.num_computed_tokens
-        if not skip and num_computed_tokens > 0:  # loaded, and has its blocks
+        # Loaded, and has its blocks; nothing counts as computed of a single token.
+        if not skip and (num_computed_tokens > 0 or request.num_blocks > 0):
             num_new_tokens = num_tokens_to_admit(settings, request, num_computed_tokens, budget)
             if num_new_tokens == NONE:
                 break
@@ -232,8 +234,10 @@ def schedule_waiting_or_loading(engine: Engine, slot: int, budget: int) -> None:
                     kv_cache.allocate_slots_for_admission(
                         kv, request, num_hit_blocks, num_external_tokens + num_new_tokens
                     )
-                    if is_there:
-                        kv_transfer.take_over(engine, r, num_computed_tokens, num_external_tokens)
+                    if storage.connection[0].kv_role == KV_CONSUMER:
+                        kv_transfer.take_over(
+                            engine, r, num_computed_tokens, num_external_tokens, counters.now_ns
+                        )
 
         if was_skipped:
             seen += 1

@@ -176,7 +176,8 @@ CONNECTION = _record(
         "kv_role": "i8",
         "by_layer": "i8",  # 1: sent while the prompt is computed; 0: read once it has been
         "instance": "i8",  # this engine's place in Storage.kv_links
-        "kv_bytes_per_token": "i8",  # of all ranks and layers; by layer: of one rank and layer
+        "kv_bytes_per_token": "i8",  # of all ranks and layers; by layer: of one layer
+        "kv_send_links": "i8",  # by layer: over so many at once
         "kv_layers": "i8",
         "kv_bytes_per_ns": "f8",  # of one rank's link
         "kv_latency_ns": "i8",

@@ -31,7 +31,7 @@ def launch(engine: Engine, slot: int, launch_ns: int) -> int:
     connection.num_old_jobs = connection.num_jobs
 
     flushed_ns = launch_ns
-    for i in range(batch.num_preempted):
+    for i in range(batch.num_preempted if connection.kv_role == NO_ROLE else 0):
         flushed_ns = max(flushed_ns, storage.transfers[storage.flushed[i]].store_end_ns)
     connection.stalled_ns += flushed_ns - launch_ns
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,6 +149,40 @@ class TestReadWhenComputed:
         read = column(result, "kv_read_ns") - column(result, "prefill_end_ns")
         assert read.tolist() == [read_ns(32, shards)]
 
+    @pytest.mark.parametrize("latency", [LATENCY, 0])
+    def test_what_is_all_cached_frees_the_prefill_instance(
+        self, latency: int, tmp_path: Path
+    ) -> None:
+        """The same prompt of two blocks again and again, in a prefill pool that holds two of them."""
+        row = {
+            "input_tok_ids": list(range(32)),
+            "output_toks": 20,
+            "input_toks": 32,
+            "output_tok_ids": [1] * 20,
+        }
+        rows = [json.dumps(row | {"arrival_time_ns": i * 10**9}) + "\n" for i in range(12)]
+        (tmp_path / "same.jsonl").write_text("".join(rows))
+        few = {"engine": {"num_gpu_blocks_override": 5}}
+        point = pair(
+            first_token="prefill",
+            prefill=few,
+            transfer={"latency_ns": float(latency)},
+            workload={"jsonl": str(tmp_path / "same.jsonl")},
+            engine__max_model_len=64,
+        )
+        result = simulate(point)
+        assert result.summary["requests"]["finished"] == 12
+        moved = result.summary["kv_transfer"]
+        assert (moved["transfers"], moved["bytes"]) == (1, 32 * TOKEN_BYTES)
+
+    def test_prompts_of_one_token_keep_their_block(self) -> None:
+        """The token is computed again, in the block that was read."""
+        asks = workload(num_requests=30, prompt_tokens={"fixed": 1}, arrivals={"rate": 20.0})
+        result = simulate(pair(decode={"engine": {"num_gpu_blocks_override": 12}}, workload=asks))
+        assert result.summary["requests"]["finished"] == 30
+        assert result.summary["kv_transfer"]["transfers"] == 30
+        assert not [note for note in result.summary["notes"] if "hang" in note]
+
     def test_a_link_carries_one_transfer_at_a_time(self) -> None:
         """Two prompts of one batch: the second is read when the first has been."""
         asks = workload(num_requests=2, arrivals=AT_ONCE)
@@ -189,6 +225,26 @@ class TestSentByLayer:
         moved = result.summary["kv_transfer"]
         assert moved["bytes"] == 32 * TOKEN_BYTES
         assert moved["stalled_ns"] == a_layer
+
+    @pytest.mark.parametrize(
+        ("ranks", "links"), [((2, 2), 2), ((1, 2), 1), ((2, 1), 1), ((4, 2), 2)]
+    )
+    def test_ranks_send_over_links_of_their_own(self, ranks: tuple[int, int], links: int) -> None:
+        prefill, decode = ({"engine": {"tensor_parallel_size": n}} for n in ranks)
+        point = pair(
+            P2P,
+            prefill=prefill,
+            decode=decode,
+            links={"tensor": LINK},
+            card__memory_bandwidth_gbps=1e3,
+            transfer={"bandwidth_gibps": 0.001},
+        )
+        result = simulate(point)
+        moved = result.summary["kv_transfer"]
+        assert (moved["transfers"], moved["tokens"]) == (1, 31)  # the last is computed again
+        assert moved["bytes"] == 32 * TOKEN_BYTES
+        a_layer = LATENCY + int(32 * TOKEN_BYTES / 2 / links / BYTES_PER_NS * 1000)
+        assert moved["link_ns"] == 2 * a_layer
 
     def test_a_slow_link_decides(self) -> None:
         """Everything after the first block waits for the link."""
