@@ -17,26 +17,26 @@ from simulator.simulation import Prepared, point_bundle
 
 
 def kv_transfer_settings(
-    config: ClusterConfig, role: str, place: int, part: Prepared, source: str | Path
+    config: ClusterConfig, place: int, part: Prepared, source: str
 ) -> KVTransferSettings:
-    """Of an instance with that role, from section `cluster.instances[place]`. Raises InputError."""
+    """Of an instance of `config.instances[place]`, which errors call `source`. Raises InputError."""
     transfer = config.kv_transfer
     assert transfer is not None  # the configuration demands it
     point = part.point
     model, engine = point.model, point.engine
     by_layer = transfer.connector == "P2pNcclConnector"
+    role = config.instances[place].role
     producer = role == "prefill"
-    where = f"{source}, cluster.instances[{place}]"
     if engine.is_infinilm:
-        raise InputError(where, "engine.engine", engine.engine, f"vllm, because role is {role}")
+        raise InputError(source, "engine.engine", engine.engine, f"vllm, because role is {role}")
     if config.instances[place].data_parallel_group is not None:
         group = config.instances[place].data_parallel_group
         expected = f"none: replicas that step together do not hand over yet (role {role})"
-        raise InputError(where, "data_parallel_group", group, expected)
+        raise InputError(source, "data_parallel_group", group, expected)
     if by_layer and producer and engine.pipeline_parallel_size > 1:
         expected = "1, because kv_transfer.connector is P2pNcclConnector"
         stages = engine.pipeline_parallel_size
-        raise InputError(where, "engine.pipeline_parallel_size", stages, expected)
+        raise InputError(source, "engine.pipeline_parallel_size", stages, expected)
     if point.prefix_storage != "none":
         expected = f"none, because an instance has role {role}"
         raise InputError(source, "prefix_storage", point.prefix_storage, expected)
@@ -46,7 +46,7 @@ def kv_transfer_settings(
     ready = NOT_KNOWN
     if by_layer and producer:
         tokens = np.asarray(part.latency.padded_tokens, np.int64)
-        ready = ready_ns(point_bundle(point, where), tokens)
+        ready = ready_ns(point_bundle(point, source), tokens)
     return KVTransferSettings(
         role=state.KV_PRODUCER if producer else state.KV_CONSUMER,
         by_layer=by_layer,

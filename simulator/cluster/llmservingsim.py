@@ -19,17 +19,13 @@ from pydantic import Field
 from profiles.errors import InputError, parse_model
 from profiles.foreign import Foreign, json_object, read_file
 from profiles.model import ModelConfig
-from simulator.cluster.config import (
-    ClusterConfig,
-    InstanceConfig,
-    KVTransferConfig,
-    RoutingConfig,
-)
-from simulator.cluster.llmservingsim_placement import HostMemory, placement_of
+from simulator.cluster.config import ClusterConfig
+from simulator.cluster.llmservingsim_placement import HostMemory, PlacementFile, placement_of
 
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Number = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-OrList = Annotated[float, Field(ge=0)] | tuple[Annotated[float, Field(ge=0)], ...]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_SEQS = 4096  # for no limit: more than any pool here holds at once
 
 # Their name -> ours, where an instance may say it.
 ENGINE_FIELDS = {
@@ -62,7 +58,7 @@ class InstanceFile(Foreign):
     ep_size: Positive | None = None
     dp_group: str | None = None
     pd_type: Literal["prefill", "decode"] | None = None
-    placement: dict[str, Any] | None = None
+    placement: PlacementFile | None = None
 
     @property
     def tensor_parallel(self) -> int:
@@ -72,19 +68,19 @@ class InstanceFile(Foreign):
 class NodeFile(Foreign):
     num_instances: Positive
     cpu_mem: HostMemory | None = None
-    instances: tuple[InstanceFile, ...]
+    instances: Annotated[tuple[InstanceFile, ...], Field(min_length=1)]
 
 
 class ClusterFile(Foreign):
     num_nodes: Positive
-    link_bw: OrList
-    link_latency: OrList
+    link_bw: Number | tuple[Number, ...]
+    link_latency: NotNegative | tuple[NotNegative, ...]
     cxl_mem: HostMemory | None = None
-    nodes: tuple[NodeFile, ...]
+    nodes: Annotated[tuple[NodeFile, ...], Field(min_length=1)]
 
 
-def load_cluster(path: Path, model: ModelConfig) -> ClusterConfig:
-    """The cluster of a file, for a point with that model. Raises InputError."""
+def load_cluster(path: Path, model: ModelConfig, budget: int) -> ClusterConfig:
+    """The cluster of a file, for a point with that model and token budget. Raises InputError."""
     data = json_object(read_file(path), path)
     file = parse_model(ClusterFile, data, path)
     raw = [one for node in data["nodes"] for one in node["instances"]]
@@ -98,46 +94,45 @@ def load_cluster(path: Path, model: ModelConfig) -> ClusterConfig:
     for place, (one, fields) in enumerate(zip(found, raw, strict=True)):
         where = f"nodes: instance {place}"
         instances.append(
-            InstanceConfig(
-                card={
+            {
+                "card": {
                     "name": one.hardware,
                     "memory_gib": one.npu_mem.mem_size,
                     "memory_bandwidth_gbps": one.npu_mem.mem_bw,
                 },
-                engine=_engine(one, fields),
-                links=_links(path, where, file, one, group_sizes, found),
-                placement=placement_of(
+                "engine": _engine(one, fields, model, budget),
+                "links": _links(path, where, file, one, group_sizes, found),
+                "placement": placement_of(
                     path,
                     where,
-                    one.placement or {},
+                    one.placement or PlacementFile(),
                     model,
                     timing and timing.of(node_of[place].cpu_mem),
                     file.cxl_mem,
                 ),
-                data_parallel_group=one.dp_group,
-                role=one.pd_type or "both",
-            )
+                "data_parallel_group": one.dp_group,
+                "role": one.pd_type or "both",
+            }
         )
-    return ClusterConfig(
-        instances=tuple(instances),
-        routing=RoutingConfig(by_capacity=True),
-        kv_transfer=_kv_transfer(path, file, found),
-    )
+    cluster = {
+        "instances": tuple(instances),
+        "routing": {"by_capacity": True},
+        "kv_transfer": _kv_transfer(path, file, found),
+    }
+    return parse_model(ClusterConfig, cluster, path)
 
 
-def _kv_transfer(
-    path: Path, file: ClusterFile, found: list[InstanceFile]
-) -> KVTransferConfig | None:
+def _kv_transfer(path: Path, file: ClusterFile, found: list[InstanceFile]) -> dict[str, Any] | None:
     """Layer by layer over the link between instances, their network's last; the prefill instance's
     token is the first one."""
     if not any(one.pd_type for one in found):
         return None
-    return KVTransferConfig(
-        connector="P2pNcclConnector",
-        bandwidth_gibps=_at(path, "link_bw", file.link_bw, 1, 2),
-        latency_ns=_at(path, "link_latency", file.link_latency, 1, 2),
-        first_token="prefill",
-    )
+    return {
+        "connector": "P2pNcclConnector",
+        "bandwidth_gibps": _at(path, "link_bw", file.link_bw, 1, 2),
+        "latency_ns": _at(path, "link_latency", file.link_latency, 1, 2),
+        "first_token": "prefill",
+    }
 
 
 def _check(
@@ -150,6 +145,9 @@ def _check(
     if len(file.nodes) != file.num_nodes:
         raise InputError(path, "num_nodes", file.num_nodes, f"{len(file.nodes)}, as nodes has")
     for place, node in enumerate(file.nodes):
+        if node.cpu_mem is not None and node.cpu_mem.pim_config is not None:
+            field, value = f"nodes[{place}].cpu_mem.pim_config", node.cpu_mem.pim_config
+            raise InputError(path, field, value, "none: processing in memory is not simulated")
         if len(node.instances) != node.num_instances:
             expected = f"{len(node.instances)}, as instances has"
             raise InputError(path, f"nodes[{place}].num_instances", node.num_instances, expected)
@@ -169,11 +167,16 @@ def _check(
                 raise InputError(path, f"{where}: {field}", True, "false: it is not simulated")
 
 
-def _engine(one: InstanceFile, fields: dict[str, Any]) -> dict[str, Any]:
+def _engine(
+    one: InstanceFile, fields: dict[str, Any], model: ModelConfig, budget: int
+) -> dict[str, Any]:
+    """What the file says of an instance's engine. Theirs says 0 for no limit."""
     engine = {ours: fields[theirs] for theirs, ours in ENGINE_FIELDS.items() if theirs in fields}
-    for limit in ("max_num_seqs", "max_num_batched_tokens"):
-        if engine.get(limit) == 0:  # theirs for no limit
-            del engine[limit]
+    tokens, seqs = "max_num_batched_tokens", "max_num_seqs"
+    if _is_zero(engine.get(tokens)):
+        engine[tokens] = model.max_position_embeddings
+    if _is_zero(engine.get(seqs)):
+        engine[seqs] = min(MOST_SEQS, engine.get(tokens, budget))
     engine["tensor_parallel_size"] = one.tensor_parallel
     engine["pipeline_parallel_size"] = one.pp_size
     if one.ep_size is not None and one.ep_size > 1:
@@ -181,6 +184,10 @@ def _engine(one: InstanceFile, fields: dict[str, Any]) -> dict[str, Any]:
     if one.npu_mem.mem_util is not None:
         engine["gpu_memory_utilization"] = one.npu_mem.mem_util
     return engine
+
+
+def _is_zero(value: Any) -> bool:
+    return type(value) is int and value == 0
 
 
 def _links(
@@ -215,7 +222,7 @@ def _links(
     return links
 
 
-def _at(path: Path, field: str, given: OrList, place: int, count: int) -> float:
+def _at(path: Path, field: str, given: float | tuple[float, ...], place: int, count: int) -> float:
     if not isinstance(given, tuple):
         return float(given)
     if len(given) != count:

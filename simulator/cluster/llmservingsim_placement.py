@@ -31,7 +31,6 @@ from profiles.model import ModelConfig
 from simulator.placement.config import DEVICE
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-KINDS = ("weights", "kv_loc", "kv_evict_loc")
 
 
 class HostMemory(Foreign):
@@ -43,7 +42,8 @@ class HostMemory(Foreign):
     mem_size: Positive | None = None
     mem_bw: Positive | None = None
     mem_latency: Annotated[int, Field(ge=0)] | None = None
-    num_devices: Annotated[int, Field(strict=True, ge=1)] = 1
+    num_devices: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
+    pim_config: str | None = None
 
     def of(self, other: HostMemory | None) -> HostMemory:
         """As large as the other."""
@@ -61,10 +61,28 @@ class HostMemory(Foreign):
         return dict.fromkeys(names, fields)
 
 
+class Rule(Foreign):
+    """Where something is: npu, cpu or cxl:N."""
+
+    weights: str | None = None
+    kv_loc: str | None = None
+    kv_evict_loc: str | None = None
+
+
+class BlockRule(Rule):
+    blocks: str | int = ""
+
+
+class PlacementFile(Foreign):
+    default: Rule | None = None
+    blocks: tuple[BlockRule, ...] | None = None
+    layers: dict[str, Rule] | None = None
+
+
 def placement_of(
     path: Path,
     where: str,
-    given: dict[str, Any],
+    given: PlacementFile,
     model: ModelConfig,
     cpu: HostMemory | None,
     cxl: HostMemory | None,
@@ -74,27 +92,28 @@ def placement_of(
     if cxl:
         memories |= cxl.named(*(f"cxl:{number}" for number in range(cxl.num_devices)))
 
-    def place(rule: dict[str, Any], kind: str, default: str) -> str:
-        if kind not in rule:
+    def place(rule: Rule, kind: str, default: str) -> str:
+        said = getattr(rule, kind)
+        if said is None:
             return default
-        found = _place(str(rule[kind]))
+        found = _place(said)
         if found != DEVICE and found not in memories:
             expected = f"npu or one of {', '.join(memories) or 'cpu_mem, cxl_mem: none there'}"
-            raise InputError(path, f"{where}: placement: {kind}", rule[kind], expected)
+            raise InputError(path, f"{where}: placement: {kind}", said, expected)
         return found
 
-    default = given.get("default") or {}
+    default = given.default or Rule()
     weights, kv = place(default, "weights", DEVICE), place(default, "kv_loc", DEVICE)
     by_block = dict.fromkeys(range(model.num_hidden_layers), weights)
     kv_by_block = dict.fromkeys(range(model.num_hidden_layers), kv)
-    for rule in given.get("blocks") or []:
-        for block in _blocks(str(rule.get("blocks", "")), model.num_hidden_layers):
+    for rule in given.blocks or ():
+        for block in _blocks(str(rule.blocks), model.num_hidden_layers):
             by_block[block] = place(rule, "weights", by_block[block])
             kv_by_block[block] = place(rule, "kv_loc", kv_by_block[block])
     layers = {
         name: place(rule, "weights", weights)
-        for name, rule in (given.get("layers") or {}).items()
-        if any(kind in rule for kind in KINDS)
+        for name, rule in (given.layers or {}).items()
+        if rule.model_fields_set
     }
     caches = sorted(set(kv_by_block.values()))
     if len(caches) > 1:

@@ -40,12 +40,14 @@ def prepare_cluster(point: Point, source: str | Path) -> Prepared:
     for number, (i, _) in enumerate(configs):
         key = i, size_of.get(number, 1)
         if key not in prepared:
-            where = f"{source}, cluster.instances[{i}]"
+            where = instance_source(point, i, source)
             prepared[key] = prepare_instance(points[number], where, key[1])
         instances.append(prepared[key])
     _check_tiers(point, instances, groups, source)
     parts = [
-        None if one.role == "both" else kv_transfer_settings(config, one.role, i, part, source)
+        None
+        if one.role == "both"
+        else kv_transfer_settings(config, i, part, instance_source(point, i, source))
         for (i, one), part in zip(configs, instances, strict=True)
     ]
     check_kv_transfer([one for _, one in configs], instances, source)
@@ -66,9 +68,17 @@ def cluster_of(point: Point) -> ClusterConfig:
     assert point.cluster is not None
     if point.cluster.llmservingsim is None:
         return point.cluster
-    read = load_cluster(point.cluster.llmservingsim, point.model)
+    file, budget = point.cluster.llmservingsim, point.engine.max_num_batched_tokens
+    read = load_cluster(file, point.model, budget)
     given = point.cluster.model_fields_set & {"routing", "kv_transfer"}
     return read.model_copy(update={field: getattr(point.cluster, field) for field in given})
+
+
+def instance_source(point: Point, place: int, source: str | Path) -> str:
+    """How errors name an instance: by the file that says it."""
+    if point.cluster is not None and point.cluster.llmservingsim is not None:
+        return f"{point.cluster.llmservingsim}, nodes: instance {place}"
+    return f"{source}, cluster.instances[{place}]"
 
 
 def instance_point(point: Point, config: InstanceConfig, place: int, source: str | Path) -> Point:
@@ -80,7 +90,7 @@ def instance_point(point: Point, config: InstanceConfig, place: int, source: str
         own = getattr(point, name)
         whole = own is None or name in ("card", "profile", "links", "placement")
         fields[name] = given if whole else own.model_dump(exclude_unset=True) | given
-    where = f"{source}, cluster.instances[{place}]"
+    where = instance_source(point, place, source)
     made = parse_model(Point, {name: v for name, v in fields.items() if v is not None}, where)
     made.engine.check_against(made.model, where)
     if made.engine.block_size != point.engine.block_size:

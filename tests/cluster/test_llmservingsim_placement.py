@@ -51,7 +51,7 @@ def cluster_file(folder: Path, placement: dict[str, Any], **changes: Any) -> Pat
 
 def read(folder: Path, placement: dict[str, Any], **changes: Any) -> dict[str, Any]:
     path = cluster_file(folder, placement, **changes)
-    (instance,) = load_cluster(path, make_point().model).instances
+    (instance,) = load_cluster(path, make_point().model, 2048).instances
     return instance.placement
 
 
@@ -142,3 +142,61 @@ def test_places_that_are_not_there(
 ) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, placement, **changes)
+
+
+@pytest.mark.parametrize(
+    ("placement", "changes", "field"),
+    [
+        ({"default": "cpu"}, {}, "nodes[0].instances[0].placement.default"),
+        ({"default": 1}, {}, "nodes[0].instances[0].placement.default"),
+        ({"blocks": {"0-3": "cxl:0"}}, {}, "nodes[0].instances[0].placement.blocks"),
+        ({"blocks": ["0-3"]}, {}, "nodes[0].instances[0].placement.blocks[0]"),
+        ({"layers": ["lm_head"]}, {}, "nodes[0].instances[0].placement.layers"),
+        ({"layers": {"lm_head": None}}, {}, "nodes[0].instances[0].placement.layers.lm_head"),
+        ({}, {"nodes": []}, "nodes"),
+        ({}, {"node": {"instances": [], "num_instances": 1}}, "nodes[0].instances"),
+        ({}, {"link_bw": 0}, "link_bw"),
+        ({}, {"cxl_mem": CXL | {"num_devices": 10**12}}, "cxl_mem.num_devices"),
+        ({}, {"node": {"cpu_mem": CPU | {"pim_config": "DDR4"}}}, "nodes[0].cpu_mem.pim_config"),
+    ],
+)
+def test_wrong_files_are_one_line(
+    tmp_path: Path, placement: Any, changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError) as told:
+        read(tmp_path, placement, **changes)
+    assert str(told.value).startswith(f"{tmp_path / 'cluster.json'}: {field}")
+
+
+def test_errors_of_an_instance_name_its_file(tmp_path: Path) -> None:
+    path = cluster_file(tmp_path, {})
+    text = path.read_text().replace('"tp_size": 1', '"tp_size": 1, "block_size": "x"')
+    path.write_text(text)
+    point = point_from_mapping(point_data(cluster={"llmservingsim": str(path)}), tmp_path, "point")
+    with pytest.raises(InputError) as told:
+        prepare(point)
+    assert str(told.value).startswith(f"{path}, nodes: instance 0: engine.block_size: got 'x'")
+
+
+@pytest.mark.parametrize("roles", [("prefill", "prefill"), ("decode",)])
+def test_who_computes_prompts_needs_who_decodes(tmp_path: Path, roles: tuple[str, ...]) -> None:
+    path = cluster_file(tmp_path, {})
+    (instance,) = json.loads(path.read_text())["nodes"][0]["instances"]
+    nodes = {"instances": [instance | {"pd_type": role} for role in roles]}
+    path = cluster_file(tmp_path, {}, node=nodes | {"num_instances": len(roles)})
+    with pytest.raises(InputError, match=f"instances: got 'role {roles[0]}', expected a "):
+        load_cluster(path, make_point().model, 2048)
+
+
+def test_no_limit_is_the_most_there_can_be(tmp_path: Path) -> None:
+    path = cluster_file(tmp_path, {})
+    (instance,) = json.loads(path.read_text())["nodes"][0]["instances"]
+    found = []
+    for limits in ((0, 0), (0, None), (None, 0), (7, 64)):
+        names = ("max_num_seqs", "max_num_batched_tokens")
+        given = {n: limit for n, limit in zip(names, limits, strict=True) if limit is not None}
+        path = cluster_file(tmp_path, {}, node={"instances": [instance | given]})
+        (one,) = load_cluster(path, make_point().model, 96).instances
+        found.append(tuple(one.engine.get(name) for name in names))
+    longest = make_point().model.max_position_embeddings
+    assert found == [(512, longest), (96, None), (None, longest), (7, 64)]

@@ -77,7 +77,7 @@ def test_ends_where_llmservingsim_does_not_follow_vllm(
 def test_experts_of_two_replicas_run_the_tokens_of_both() -> None:
     """Its program with the tokens of both replicas run and exchanged, over the link as it stands."""
     name = "single_node_moe_dp_ep_instance"
-    read = load_cluster(REFERENCE / f"cluster/{name}.json", scenario(name).model)
+    read = load_cluster(REFERENCE / f"cluster/{name}.json", scenario(name).model, 2048)
     cluster = read.model_dump(exclude_unset=True)
     for instance in cluster["instances"]:
         instance["links"]["data"]["bandwidth_gibps"] = 16.0
@@ -115,7 +115,7 @@ def test_replicas_exchange_the_tokens_of_one() -> None:
     """As theirs do; vLLM's exchange those of both, so their link counts twice."""
     name = "single_node_moe_dp_ep_instance"
     model = scenario(name).model
-    links = load_cluster(REFERENCE / f"cluster/{name}.json", model).instances[0].links
+    links = load_cluster(REFERENCE / f"cluster/{name}.json", model, 2048).instances[0].links
     assert links["tensor"] == {"bandwidth_gibps": 16.0, "latency_ns": 20000.0}
     assert links["data"] == {"bandwidth_gibps": 32.0, "latency_ns": 20000.0}
 
