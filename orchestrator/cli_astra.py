@@ -43,7 +43,7 @@ def opened(point: Path, network: Path | None) -> PointSteps:
     links = load_network(network) if network else None
     from orchestrator.astra.steps import PointSteps
 
-    return PointSteps(point, links)
+    return PointSteps(point, links, str(network or "network"))
 
 
 @astra.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 from profiles.card import Card
 from profiles.errors import InputError
 from profiles.model import ModelConfig, Shard
-from simulator.config import EngineConfig
+from simulator.config import MAX_BLOCKS, EngineConfig
 from simulator.parallel import shards
 from simulator.placement.config import DEVICE, Placement
 from simulator.placement.memory import Elsewhere, elsewhere, kv_blocks
@@ -53,6 +53,9 @@ def resolve_capacity(
             raise _too_small(model, card, engine, worst, 0, source)
         block_bytes = [capacity.block_bytes for capacity in held]
         blocks = kv_blocks(engine, placement, block_bytes, moved, source)
+        memory = placement.memories[placement.kv_cache]
+        field = f"placement.memories.{placement.kv_cache}.capacity_gib"
+        _check_most(blocks, field, memory.capacity_gib, source)
         return _with_blocks(held[0], blocks, engine.num_gpu_blocks_override is not None)
     if engine.num_gpu_blocks_override is not None:
         return _with_blocks(held[0], engine.num_gpu_blocks_override, True)
@@ -60,7 +63,16 @@ def resolve_capacity(
     least = 2 if engine.keeps_null_block else 1
     if found.num_gpu_blocks < least:
         raise _too_small(model, card, engine, found, least, source)
+    _check_most(found.num_gpu_blocks, "card.memory_bytes", card.memory_bytes, source)
     return found
+
+
+def _check_most(blocks: int, field: str, value: object, source: str | Path) -> None:
+    if blocks > MAX_BLOCKS:
+        expected = (
+            f"room for at most {MAX_BLOCKS} KV blocks, not {blocks}; or num_gpu_blocks_override"
+        )
+        raise InputError(source, field, value, expected)
 
 
 def _with_blocks(capacity: Capacity, blocks: int, overridden: bool) -> Capacity:

@@ -26,7 +26,8 @@ Int = Annotated[int, Field(strict=True)]
 # Far beyond any engine, and small enough that nothing derived from them overflows.
 Positive = Annotated[int, Field(strict=True, ge=1, le=1 << 22)]
 Length = Annotated[int, Field(strict=True, ge=2, le=1 << 30)]
-Blocks = Annotated[int, Field(strict=True, ge=2, le=100_000_000)]
+MAX_BLOCKS = 100_000_000
+Blocks = Annotated[int, Field(strict=True, ge=2, le=MAX_BLOCKS)]
 Flag = Annotated[bool, Field(strict=True)]
 Milliseconds = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False)]
 FinitePositive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]

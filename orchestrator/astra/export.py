@@ -10,6 +10,8 @@ OUT/llmservingsim/step_000012/trace.txt the same step in LLMServingSim's text fo
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from orchestrator.astra.steps import PointSteps, Step
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
-from simulator.network.dialect import Dialect
+from simulator.network.dialect import DIALECTS, Dialect
 from simulator.network.files import write_files
 from simulator.network.rank_trace import Axes
 from simulator.network.text_trace import text_trace
@@ -26,6 +28,7 @@ from simulator.network.trace import Receive, Send
 MANIFEST = "manifest.json"
 PREFIX = "step"
 TEXT = "trace"
+STEP_FOLDERS = "step_" + "[0-9]" * 6
 
 
 def step_folder(number: int) -> str:
@@ -35,7 +38,26 @@ def step_folder(number: int) -> str:
 def export(
     point: PointSteps, numbers: Sequence[int], dialects: Sequence[Dialect], out: Path
 ) -> dict[str, Any]:
-    """Write the steps; returns what the manifest says. Existing files of these names are replaced."""
+    """Write the steps; returns what the manifest says. Steps of an earlier export make room, other
+    files stay. Raises InputError, and then leaves what was there."""
+    new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".export-", dir=out))
+    try:
+        manifest = _write(point, numbers, dialects, unfinished)
+        _put(unfinished, out)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        if new:
+            out.rmdir()
+        raise
+    unfinished.rmdir()
+    return manifest
+
+
+def _write(
+    point: PointSteps, numbers: Sequence[int], dialects: Sequence[Dialect], out: Path
+) -> dict[str, Any]:
     network = point.network
     for dialect in dialects:
         write_files(out / dialect, network, dialect, exact_ns=True)
@@ -66,6 +88,20 @@ def export(
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
+
+
+def _put(unfinished: Path, out: Path) -> None:
+    """Everything in its place, the manifest last: without one the folder is no export."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    for dialect in DIALECTS:
+        for earlier in (out / dialect).glob(STEP_FOLDERS):
+            shutil.rmtree(earlier)
+    for folder in [path for path in unfinished.iterdir() if path.is_dir()]:
+        (out / folder.name).mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            path.replace(out / folder.name / path.name)
+        folder.rmdir()
+    (unfinished / MANIFEST).replace(out / MANIFEST)
 
 
 def write_step(

@@ -51,7 +51,9 @@ class PointSteps:
     where none is given. Raises InputError.
     """
 
-    def __init__(self, path: Path, network: NetworkConfig | None) -> None:
+    def __init__(
+        self, path: Path, network: NetworkConfig | None, network_source: str = "network"
+    ) -> None:
         point = load_point(path)
         self.path = path
         prepared = prepare(point, path)
@@ -70,13 +72,13 @@ class PointSteps:
         self.axes = TENSOR_FIRST
         if network is not None:
             degrees = engine.tensor_parallel_size, engine.pipeline_parallel_size, replicas
-            self.axes = axes_of(network, *degrees, str(path))
+            self.axes = axes_of(network, *degrees, str(path), network_source)
         ranks = self.axes.ranks(self.network, "tensor")
         self.modelled &= ranks > 1
         self.split: Split = split_of(self.members, path)
         tensor = ranks if network else engine.tensor_parallel_size
         shared = replicas * tensor if engine.enable_expert_parallel else None
-        self.shapes = shapes_of(first, tensor, shared)
+        self.shapes = shapes_of(first, tensor, shared, network_source)
         self.experts: ExpertRanks | None = None
         if first.model.is_moe and engine.enable_expert_parallel:
             self.experts = ExpertRanks(replicas, ranks, engine.all2all_backend)
@@ -171,12 +173,14 @@ def summed(sizes: Sequence[StepSize]) -> StepSize:
     return replace(sizes[0], device_ns=max(one.device_ns for one in sizes), **totals)
 
 
-def shapes_of(point: Point, ranks: int, expert_ranks: int | None = None) -> LayerShapes:
+def shapes_of(
+    point: Point, ranks: int, expert_ranks: int | None = None, network_source: str = "network"
+) -> LayerShapes:
     model, engine = point.model, point.engine
     for field in ("num_attention_heads", "intermediate_size"):
         if getattr(model, field) % ranks:
             expected = f"a divisor of the model's {field} ({getattr(model, field)})"
-            raise InputError("network", "dimensions[0].ranks", ranks, expected)
+            raise InputError(network_source, "dimensions[0].ranks", ranks, expected)
     dtype, kv_dtype = element_types(point)
     return LayerShapes(
         model=model,

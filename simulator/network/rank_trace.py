@@ -35,7 +35,14 @@ class Axes(NamedTuple):
 TENSOR_FIRST = Axes()
 
 
-def axes_of(network: NetworkConfig, tensor: int, pipeline: int, data: int, source: str) -> Axes:
+def axes_of(
+    network: NetworkConfig,
+    tensor: int,
+    pipeline: int,
+    data: int,
+    source: str,
+    network_source: str = "network",
+) -> Axes:
     """Dimensions have to be tensor, pipeline and data parallel ranks; those of one may be left out.
 
     With tensor-parallel ranks alone further dimensions hold copies. Raises InputError.
@@ -44,7 +51,7 @@ def axes_of(network: NetworkConfig, tensor: int, pipeline: int, data: int, sourc
         if tensor > 1 and network.dimensions[0].ranks != tensor:
             expected = f"engine.tensor_parallel_size ({tensor}) of {source}"
             given = network.dimensions[0].ranks
-            raise InputError("network", "dimensions[0].ranks", given, expected)
+            raise InputError(network_source, "dimensions[0].ranks", given, expected)
         return TENSOR_FIRST
     left = [dimension.ranks for dimension in network.dimensions]
     found: list[int | None] = []
@@ -57,11 +64,13 @@ def axes_of(network: NetworkConfig, tensor: int, pipeline: int, data: int, sourc
         left = left[1:] if there else left
     if len(found) < 3 or left:
         ranks = [dimension.ranks for dimension in network.dimensions]
-        expected = (
-            f"[{tensor}, {pipeline}, {data}], tensor, pipeline and data parallel ranks of {source}, "
-            "without those of one"
-        )
-        raise InputError("network", "dimensions: ranks", ranks, expected)
+        needed = [
+            f"{count} {name}"
+            for count, name in ((tensor, "tensor"), (pipeline, "pipeline"), (data, "data"))
+            if count > 1
+        ]
+        expected = f"{', '.join(needed)} parallel ranks in this order, as in {source}"
+        raise InputError(network_source, "dimensions: ranks", ranks, expected)
     return Axes(*found)
 
 

@@ -103,6 +103,23 @@ def test_a_whole_run_over_a_network(point: Path, network: Path, tmp_path: Path) 
     assert all((out / path).read_bytes() == (again / path).read_bytes() for path in written)
 
 
+def test_an_export_takes_the_place_of_an_earlier_one(
+    point: Path, network: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export = ("astra", "export", point, "--out", out)
+    assert servesweep(*export, "--step", "0", "--step", "3", "--network", network).exit_code == 0
+    (out / "mine.txt").write_text("mine")
+    before = sorted(path for path in out.rglob("*") if path.is_file())
+    assert servesweep(*export, "--step", "100000").exit_code == 2
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == before
+    assert servesweep(*export, "--step", "1", "--dialect", "upstream").exit_code == 0
+    assert [path.name for path in out.rglob("step*.et")] == ["step.0.et"]
+    assert [step["step"] for step in manifest(out)["steps"]] == [1]
+    assert (out / "mine.txt").read_text() == "mine"
+    assert not list(out.glob(".*"))
+
+
 def test_only_the_dialect_that_is_asked(point: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("--step", "1", "--dialect", "upstream", "--out", out)
@@ -117,6 +134,7 @@ def test_only_the_dialect_that_is_asked(point: Path, tmp_path: Path) -> None:
         (("--all", "--step", "1"), "got '--all and --step'"),
         (("--step", "100000"), "--step: got 100000, expected a step of the run, 0 to"),
         (("--step", "-1"), "--step: got -1"),
+        (("--step", "0", "--step", "100000"), "--step: got 100000"),
     ],
 )
 def test_steps_that_cannot_be_written(
@@ -126,6 +144,7 @@ def test_steps_that_cannot_be_written(
     assert result.exit_code == 2
     assert says in result.output
     assert len(result.output.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_wrong_network_is_told_before_anything_runs(point: Path, tmp_path: Path) -> None:
@@ -134,7 +153,8 @@ def test_a_wrong_network_is_told_before_anything_runs(point: Path, tmp_path: Pat
     arguments = ("--step", "0", "--out", tmp_path / "out", "--network", path)
     result = servesweep("astra", "export", point, *arguments)
     assert result.exit_code == 2
-    assert "dimensions[0].ranks: got 3, expected a divisor of the model's num_att" in result.output
+    said = f"{path}: dimensions[0].ranks: got 3, expected a divisor of the model's num_att"
+    assert said in result.output
     path.write_text(yaml.safe_dump({**NETWORK, "links": 3}))
     result = servesweep("astra", "export", point, *arguments)
     assert result.output.startswith(f"servesweep: {path}: links: got 3, expected no such field")

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from profiles.card import Card
+from profiles.errors import InputError
 from profiles.model import Shard
 from simulator.capacity import Capacity, resolve_capacity
 from simulator.config import EngineConfig, Overhead
 from simulator.overhead import default_capture_sizes, resolve_overhead
 from simulator.step_tables import ModeTimes
 from tests.profiles.models import LLAMA_8B, MIXTRAL
+from tests.simulator.point import NOTHING, make_point
 
 
 def capacity(memory_gib: float, card: dict[str, Any] | None = None, **engine: Any) -> Capacity:
@@ -138,3 +140,26 @@ def test_host_time_in_ns() -> None:
     found = resolve_overhead(overhead, EngineConfig(async_scheduling=False), None)
     assert (found.host_ns_per_step, found.host_ns_per_request) == (400_000, 2)
     assert found.async_scheduling is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"card__memory_gib": 1e5}, "card.memory_bytes"),
+        (
+            {
+                "placement": {
+                    "memories": {"cpu": {"bandwidth_gbps": 1.0, "capacity_gib": 1e6}},
+                    "kv_cache": "cpu",
+                }
+            },
+            "placement.memories.cpu.capacity_gib",
+        ),
+    ],
+)
+def test_more_blocks_than_a_pool_can_have(changes: dict[str, Any], field: str) -> None:
+    point = make_point(engine__num_gpu_blocks_override=NOTHING, **changes)
+    with pytest.raises(
+        InputError, match=rf"{field}: got .*, expected room for at most 100000000 KV"
+    ):
+        resolve_capacity(point.model, point.card, point.engine, "p", placement=point.moved)
