@@ -21,7 +21,7 @@ from simulator.simulation import Prepared, prepare
 # Sections that say exactly one of several things: another one takes the place of the first.
 ALTERNATIVES = {
     "profile": set(PROFILE_SOURCES),
-    "workload": {"jsonl", "csv", "mooncake", "manifest", "generate"},
+    "workload": {"jsonl", "csv", "mooncake", "vllm_bench", "manifest", "generate"},
 }
 
 TRUTH = "truth."  # axes of the truth instead of the point

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from orchestrator.truth_data import TruthRequests
@@ -50,7 +51,7 @@ def client_times(
     generating = np.array([itl.sum() for itl in itls])
     latency = ttfts + generating
     requests = TruthRequests(
-        ids=None,
+        ids=pa.array([str(place) for place in range(len(prompts))]),
         num_prompt_tokens=prompts,
         num_output_tokens=outputs,
         ttft_ms=np.where(done, ttfts * 1e3, np.nan),

@@ -471,7 +471,7 @@ def point_from_mapping(data: dict[str, Any], base: Path, source: str | Path) -> 
 PATH_FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("hf_config",),
     "profile": ("bundle", "bundles"),
-    "workload": ("jsonl", "csv", "mooncake", "manifest"),
+    "workload": ("jsonl", "csv", "mooncake", "vllm_bench", "manifest"),
     "cluster": ("llmservingsim",),
 }
 

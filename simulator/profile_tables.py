@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -110,11 +111,20 @@ def modelled_note(point: Point) -> list[str]:
     ]
 
 
-def card_note(point: Point, bundle: Bundle) -> list[str]:
-    """What a result says of tables that a file names and that are another card's."""
-    if point.profile.bundle is None or bundle.card == point.card.name:
+def card_note(point: Point, source: str | Path) -> list[str]:
+    """What a result says of tables that are another card's: a folder's by its name, a package's system
+    by one that holds the card's name or is held by it (RTXPRO6000, rtx_pro_6000_server)."""
+    profile, card = point.profile, point.card.name
+    if profile.bundle is not None:
+        tables = load_tables(point, source).card
+        same = tables == card
+    elif profile.aiconfigurator is not None:
+        tables = profile.aiconfigurator.system
+        ours, theirs = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (card, tables))
+        same = ours in theirs or theirs in ours
+    else:  # follows the card, or has no tables
         return []
-    return [f"the tables are of {bundle.card}, the card is {point.card.name}"]
+    return [] if same else [f"the tables are of {tables}, the card is {card}"]
 
 
 def _packaged(point: Point, tables: PackagedTables, source: str | Path) -> Bundle:

@@ -176,9 +176,7 @@ def prepare_instance(point: Point, source: str | Path, replicas: int = 1) -> Pre
         with named(source, "recorded_run"):
             arrival_ns = recorded_arrivals(workload, recorded)
     max_model_len = point.engine.resolved_max_model_len(point.model)
-    notes = modelled_note(point)
-    if point.profile.bundle is not None:
-        notes += card_note(point, load_tables(point, source))
+    notes = [*modelled_note(point), *card_note(point, source)]
     if overhead.async_scheduling and point.engine.pipeline_parallel_size > 1:
         overhead = replace(overhead, async_scheduling=False)
         notes.append("pipeline stages: asynchronous scheduling is simulated as synchronous")

@@ -13,10 +13,11 @@ from simulator.workloads.generate import GenerateConfig, generate
 from simulator.workloads.llmservingsim import load_jsonl
 from simulator.workloads.manifest import load_manifest
 from simulator.workloads.traces import load_csv, load_mooncake
+from simulator.workloads.vllm_bench import load_vllm_bench
 from simulator.workloads.workload import Workload
 
 File = Annotated[Path, Field(strict=False)]
-SOURCES = ("jsonl", "csv", "mooncake", "manifest", "generate")
+SOURCES = ("jsonl", "csv", "mooncake", "vllm_bench", "manifest", "generate")
 
 
 class CsvTrace(Settings):
@@ -31,12 +32,18 @@ class MooncakeTrace(Settings):
     drop_empty: bool = False
 
 
+class BenchResult(Settings):
+    path: File
+    drop_failed: bool = False  # leave out requests that failed
+
+
 class WorkloadConfig(Settings):
-    """Exactly one source; a path alone is enough for `csv` and `mooncake`."""
+    """Exactly one source; a path alone is enough for `csv`, `mooncake` and `vllm_bench`."""
 
     jsonl: File | None = None
     csv: CsvTrace | None = None
     mooncake: MooncakeTrace | None = None
+    vllm_bench: BenchResult | None = None
     manifest: File | None = None
     generate: GenerateConfig | None = None
 
@@ -48,10 +55,10 @@ class WorkloadConfig(Settings):
     @property
     def path(self) -> Path | None:
         """The file that is read, if one is."""
-        trace = self.csv or self.mooncake
+        trace = self.csv or self.mooncake or self.vllm_bench
         return trace.path if trace is not None else self.jsonl or self.manifest
 
-    @field_validator("csv", "mooncake", mode="before")
+    @field_validator("csv", "mooncake", "vllm_bench", mode="before")
     @classmethod
     def _path_alone(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str | Path) else value
@@ -78,6 +85,9 @@ def load_workload(config: WorkloadConfig, base: Path) -> Workload:
         workload = load_mooncake(
             base / trace.path, chunk_size=trace.chunk_size, drop_empty=trace.drop_empty
         )
+    elif config.vllm_bench is not None:
+        bench = config.vllm_bench
+        workload = load_vllm_bench(base / bench.path, drop_failed=bench.drop_failed)
     elif config.manifest is not None:
         workload = load_manifest(base / config.manifest).workload()
     else:

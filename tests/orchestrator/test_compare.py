@@ -235,7 +235,7 @@ def test_bench_results_leave_single_tokens_out_on_both_sides(tmp_path: Path) -> 
     assert comparison.num_headline == 15
     assert comparison.requests is not None
     assert (comparison.requests.matched, comparison.requests.unmatched_truth) == (4, 1)
-    assert comparison.requests.examples == ("measured number 4: failed in the measurement",)
+    assert comparison.requests.examples == ("measured '4': failed in the measurement",)
     assert comparison.blocks == (1000, None)
     assert "blocks/truth" not in comparison.flat()
 

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.compare import compare
 from orchestrator.truth import Truth, TruthConfig, load_truth
+from orchestrator.truth_vllm_bench import METRICS
 from profiles.errors import InputError
+from simulator import simulate
 from tests.orchestrator.truth_make import DETAILS, LEFT_OUT, bench_data, write_bench
+from tests.simulator.point import make_point
 
 
 def load(folder: Path, changes: dict[str, Any] | None = None) -> Truth:
@@ -50,7 +54,8 @@ def test_itl_is_of_all_intervals(tmp_path: Path) -> None:
 def test_failed_requests_keep_their_place(tmp_path: Path) -> None:
     truth = load(tmp_path)
     assert truth.requests is not None
-    assert truth.requests.ids is None
+    assert truth.requests.ids is not None
+    assert truth.requests.ids.to_pylist() == ["0", "1", "2", "3", "4"]
     assert truth.requests.failed.tolist() == [False] * 4 + [True]
     assert np.isnan(truth.requests.ttft_ms[4])
 
@@ -166,3 +171,31 @@ def test_nothing_measured(tmp_path: Path) -> None:
     stated = [name for name in bench_data() if name.endswith("_ms")]
     with pytest.raises(InputError, match=r"mean_ttft_ms: got nothing, expected a metric of vllm"):
         load(tmp_path, dict.fromkeys((*DETAILS, *stated), LEFT_OUT))
+
+
+def test_its_own_requests_match_also_where_one_failed(tmp_path: Path) -> None:
+    """The second of five failed: those after it are known by their place in the file."""
+    errors = ["", "gone", "", "", ""]
+    data = bench_data()
+    ttfts = [*data["ttfts"][:1], 0.0, *data["ttfts"][2:4], 0.1]
+    outputs = [data["output_lens"][0], 0, *data["output_lens"][2:4], 1]
+    itls = [data["itls"][0], [], *data["itls"][2:4], []]
+    means = {
+        f"{s}_{m}_ms": LEFT_OUT for s in ("mean", "median", "p99", "std") for m in METRICS.values()
+    }
+    path = write_bench(
+        tmp_path / "bench.json",
+        {
+            **means,
+            "errors": errors,
+            "ttfts": ttfts,
+            "output_lens": outputs,
+            "itls": itls,
+            "total_output_tokens": sum(outputs),
+        },
+    )
+    point = make_point(workload={"vllm_bench": {"path": str(path), "drop_failed": True}})
+    truth = load_truth(TruthConfig(vllm_bench=path), tmp_path)
+    found = compare(simulate(point), truth).requests
+    assert found is not None
+    assert (found.matched, found.matched_by, found.unmatched_truth) == (4, "id", 1)

@@ -191,3 +191,34 @@ def test_wrong_profiles(profile: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         point_on(profile)
     assert said in str(caught.value)
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("card", "system", "noted"),
+    [
+        ("L40S", "l40s", False),
+        ("H100", "h100_sxm", False),
+        ("NVIDIA H100-SXM", "h100_sxm", False),
+        ("RTXPRO6000", "rtx_pro_6000_server", False),
+        ("RTX4090", "l40s", True),
+        ("H200", "h100_sxm", True),
+    ],
+)
+def test_tables_of_another_card_are_noted(card: str, system: str, noted: bool) -> None:
+    point = point_on({"aiconfigurator": {"system": system}})
+    point = point.model_copy(update={"card": point.card.model_copy(update={"name": card})})
+    said = [note for note in prepare(point).notes if "the tables are of" in note]
+    assert said == ([f"the tables are of {system}, the card is {card}"] if noted else [])
+
+
+@needs_package
+def test_an_instance_with_another_card_needs_its_tables() -> None:
+    data = {
+        "model": LLAMA_8B.model_dump(mode="json"),
+        "workload": POINT["workload"],
+        "profile": {"aiconfigurator": {"system": "h100_sxm"}},
+        "cluster": {"instances": [{}, {"card": {"name": "H200", "memory_gib": 141}}]},
+    }
+    result = simulate(point_from_mapping(data, Path(), "point"))
+    assert "the tables are of h100_sxm, the card is H200" in result.summary["notes"]
