@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from orchestrator.tracked import git_commit, tracked_row, tracked_truth
 from orchestrator.tracking import TrackedSweep, Tracker, TrackingReport
 from orchestrator.truth_data import Truth
 from orchestrator.truth_notes import standing_notes
+from orchestrator.warm import compile_what_is_missing
 from orchestrator.worker import Limits
 from profiles.errors import InputError
 from simulator.summary import servesweep_version
@@ -144,6 +146,8 @@ class Session:
         def make(parts: dict[str, Any]) -> Executor:
             if serial:
                 return SerialExecutor(parts, self.limits)
+            if address is None and "RAY_ADDRESS" not in os.environ:  # workers are on this machine
+                compile_what_is_missing(point.prepared for point in self.plan.to_run())
             return RayExecutor(parts, self.limits, address, execution.cpus_per_point)
 
         return make

@@ -11,16 +11,15 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator.outcome import finished, proven
 from orchestrator.shared import Job
+from orchestrator.warm import warm_up
 from profiles.errors import InputError
-from simulator.config import point_from_mapping
 from simulator.progress import SimulationError
-from simulator.simulation import run, simulate
+from simulator.simulation import run
 
 MIB = 1 << 20
 REASON = 2000  # characters
@@ -43,7 +42,6 @@ def run_jobs(
 
     A job's own outcome is followed by those of its siblings that it proves equal; they need not run.
     """
-    warm_up()
     outcomes: dict[str, dict[str, Any]] = {}
     for job in jobs:
         if job.point_id not in outcomes:
@@ -65,6 +63,7 @@ def run_job(
 
     try:
         prepared, truth = job.prepared(fetch), job.truth_of(fetch)
+        warm_up(prepared)
         start = time.perf_counter()
         with memory_limit(limits.memory_mib):
             result = run(prepared, look=look)
@@ -87,38 +86,6 @@ def run_job(
         outcome = {"status": "error", "reason": f"{type(error).__name__}: {error}"[:REASON]}
     outcome |= {"point_id": job.point_id, "wall_s": time.perf_counter() - start}
     return [outcome, *others] if outcome["status"] == "finished" else [outcome]
-
-
-@cache
-def warm_up() -> None:
-    """Load the compiled core and what else the first run of a process loads."""
-    one = {"fixed": 1}
-    point = {
-        "model": {
-            "name": "one layer",
-            "model_type": "llama",
-            "hidden_size": 1,
-            "intermediate_size": 1,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-            "num_key_value_heads": 1,
-            "vocab_size": 1,
-            "torch_dtype": "bfloat16",
-            "max_position_embeddings": 16,
-        },
-        "card": {"name": "small", "memory_bytes": MIB},
-        "engine": {"max_num_seqs": 1},
-        "workload": {
-            "generate": {
-                "num_requests": 1,
-                "arrivals": {"process": "poisson", "rate": 1.0},
-                "prompt_tokens": one,
-                "output_tokens": one,
-            }
-        },
-        "profile": {"linear": {"base_ns": 1}},
-    }
-    simulate(point_from_mapping(point, Path(), "warm-up"))
 
 
 class memory_limit:  # noqa: N801  (reads as a statement)

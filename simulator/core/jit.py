@@ -97,6 +97,13 @@ def entry(function: F) -> F:
     return dispatcher
 
 
+def is_kept(name: str) -> bool:
+    """Whether the machine code of the entry of that name is on disk, or none is needed."""
+    if not JIT:
+        return True
+    return any((cache_root() / core_stamp()).glob(f"*.{name}-{name}.*.nbi"))
+
+
 def _content_cache(function: Callable[..., Any]) -> Any:
     """A numba cache for `function` keyed by `core_stamp`; None where no folder is writable."""
     from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
@@ -130,7 +137,7 @@ def _content_cache(function: Callable[..., Any]) -> Any:
             if found is None:
                 _log.warning(
                     "compiling %s for the first time in this version "
-                    "(some 10-20 s, once; kept in %s)",
+                    "(some 10-20 s, once on this machine; kept in %s)",
                     function.__name__,
                     folder,
                 )
