@@ -1,4 +1,4 @@
-"""The values of an axis: a list as it stands, or values by rule."""
+"""The values of an axis: a list as it stands, values by rule, or values with names."""
 
 from __future__ import annotations
 
@@ -79,6 +79,17 @@ class Spaced(BaseModel):
             return [_number(x) for x in exact]
 
 
+class Named(BaseModel):
+    """Values that results, exclusions and pictures call by a name, such as whole clusters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    named: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[^\s\x00-\x1f](.*[^\s])?$", max_length=60)], Any],
+        Field(min_length=1),
+    ]
+
+
 def _number(x: Decimal) -> float | int:
     whole = x.to_integral_value()
     if x == whole:
@@ -91,19 +102,23 @@ def _axis(given: Any) -> Any:
     if isinstance(given, list):
         return given
     if not isinstance(given, dict):
-        raise FieldError("", given, "a list of values, or one of linspace, logspace, range")
+        raise FieldError("", given, "a list of values, or one of linspace, logspace, range, named")
+    form: type[Spaced] | type[Named] = Named if "named" in given else Spaced
     try:
-        return Spaced.model_validate(given)
+        return form.model_validate(given)
     except ValidationError as error:
-        wrong = input_error(error, "", Spaced)
-        field = "" if wrong.field == Spaced.__name__ else wrong.field
+        wrong = input_error(error, "", form)
+        field = "" if wrong.field == form.__name__ else wrong.field
         raise FieldError(field, wrong.value, wrong.expected) from None
 
 
-Axis = Annotated[Spaced | list[Any], BeforeValidator(_axis)]
+Axis = Annotated[Spaced | Named | list[Any], BeforeValidator(_axis)]
 
 
-def axis_values(given: Spaced | list[Any]) -> list[Any]:
+def axis_values(given: Spaced | Named | list[Any]) -> list[Any]:
+    """What cells and results hold; the names of named values."""
+    if isinstance(given, Named):
+        return list(given.named)
     return given.values() if isinstance(given, Spaced) else given
 
 

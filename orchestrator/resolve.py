@@ -86,7 +86,7 @@ class Resolver:
         mapping = {"truth": data}
         for axis, value in own.items():
             try:
-                self._assign(mapping, axis, value)
+                self._assign(mapping, axis, self._sweep.value(axis, value))
             except InputError as error:
                 where = self._sweep.place(axis)
                 raise InputError(self._path, where, error.value, error.expected) from None
@@ -113,7 +113,7 @@ class Resolver:
             merge(mapping, {name: value for name, value in follows.items() if name != "truth"})
         for axis in sorted(axes, key=lambda axis: axis.count(".")):  # a section before its fields
             if axis != CARD and not axis.startswith(TRUTH):
-                self._assign(mapping, axis, axes[axis])
+                self._assign(mapping, axis, self._sweep.value(axis, axes[axis]))
         return mapping
 
     def _assign(self, mapping: dict[str, Any], axis: str, value: Any) -> None:

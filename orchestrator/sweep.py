@@ -7,6 +7,7 @@ cards:                               # what follows the card, where `card` is an
 axes:
   engine.gpu_memory_utilization: {linspace: [0.80, 0.95, 16]}
   engine.scheduler_reserve_full_isl: [true, false]
+  cluster: {named: {one: {instances: [{}]}, two: {instances: [{count: 2}]}}}
 zipped:                              # axes that move together
   - {engine.max_num_seqs: [64, 128], engine.max_num_batched_tokens: [1024, 2048]}
 exclude:
@@ -23,7 +24,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from orchestrator.axes import MAX_POINTS, Axis, axis_values, same
+from orchestrator.axes import MAX_POINTS, Axis, Named, axis_values, same
 from orchestrator.truth_config import TruthConfig
 from profiles.card import Card
 from profiles.errors import MISSING, FieldError, InputError, parse_model, read_yaml
@@ -86,6 +87,11 @@ class SweepFile(Frozen):
         """Where the file gives the axis."""
         groups = [f"zipped[{i}].{axis}" for i, group in enumerate(self.zipped) if axis in group]
         return groups[0] if groups else f"axes.{axis}"
+
+    def value(self, axis: str, said: Any) -> Any:
+        """What a point gets where the axis says so: what it names, or itself."""
+        given = next(group[axis] for group in (self.axes, *self.zipped) if axis in group)
+        return given.named[said] if isinstance(given, Named) else said
 
     def place_of_card(self, name: str, field: str) -> str:
         """Where the file gives a field that follows a card."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.expand import SweepPoint
+from profiles.errors import InputError
 from simulator import load_point, simulate
 from tests.orchestrator.sweep_make import (
     BASE,
@@ -51,6 +52,41 @@ def test_the_last_axis_is_fastest_and_zipped_ones_move_together(tmp_path: Path) 
         "num_gpu_blocks_override=30 gpu_memory_utilization=0.9 max_num_seqs=8 "
         "max_num_batched_tokens=64"
     )
+
+
+def test_values_with_names(tmp_path: Path) -> None:
+    """Results call them by their names; points are those of the values."""
+    pairs = {"instances": [{"count": 2}], "routing": {"policy": "random"}}
+    path = write_sweep(
+        tmp_path,
+        axes={
+            "cluster": {"named": {"alone": {"instances": [{}]}, "two at random": pairs}},
+            BLOCKS: [20],
+        },
+        zipped=[{SEQS: {"named": {"few": 2, "many": 8}}, TOKENS: [32, 64]}],
+        exclude=[{"cluster": "alone", SEQS: "many"}],
+    )
+    points = points_of(path)
+    assert cells(points) == [
+        ("alone", 20, "few", 32),
+        ("two at random", 20, "few", 32),
+        ("two at random", 20, "many", 64),
+    ]
+    assert points[1].name.startswith("cluster=two at random")
+    assert [p.prepared.point.engine.max_num_seqs for p in points] == [2, 2, 8]
+    two = points[1].prepared.cluster
+    assert two is not None and len(two.instances) == 2 and two.routing.policy == "random"
+    plain = write_sweep(tmp_path, name="plain", axes={"cluster": [pairs], BLOCKS: [20], SEQS: [8]})
+    sole = write_sweep(
+        tmp_path, name="sole", axes={"cluster": {"named": {"x": pairs}}, BLOCKS: [20], SEQS: [8]}
+    )
+    assert [p.point_id for p in points_of(plain)] == [p.point_id for p in points_of(sole)]
+
+
+def test_a_wrong_value_with_a_name_is_told(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, axes={BLOCKS: {"named": {"many": "x"}}})
+    with pytest.raises(InputError, match=rf"axes.{BLOCKS}: got 'x', expected "):
+        points_of(path)
 
 
 def test_without_axes_the_base_is_the_one_point(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def refused(folder: Path, **fields: Any) -> InputError:
             {"axes": {"engine.gpu_memory_utilisation": [0.5]}},
             "axes.engine.gpu_memory_utilisation",
             0.5,
-            "no such field; known fields: admission, async_scheduling, block_size",
+            "no such field; known fields: admission, all2all_backend, async_scheduling",
         ),
         ({"axes": {"engines.policy": ["fcfs"]}}, "axes.engines.policy", None, "no such field"),
         ({"axes": {"seed": [1]}}, "axes.seed", 1, "no such field"),

@@ -96,6 +96,20 @@ AXIS = f"axes.{UTILIZATION}"
             (0, 1, 1e-9),
             "at most 200000 values",
         ),
+        ({"axes": {UTILIZATION: {"named": {}}}}, f"{AXIS}.named", {}, "at least 1 item"),
+        ({"axes": {UTILIZATION: {"named": [0.5]}}}, f"{AXIS}.named", [0.5], "valid dictionary"),
+        (
+            {"axes": {UTILIZATION: {"named": {"half": 0.5}, "range": [0, 1, 1]}}},
+            f"{AXIS}.range",
+            [0, 1, 1],
+            "no such field",
+        ),
+        (
+            {"axes": {BLOCKS: {"named": {"few": 10}}}, "exclude": [{BLOCKS: 10}]},
+            f"exclude[0].{BLOCKS}",
+            10,
+            "a value of the axis: few",
+        ),
         (
             {"axes": {BLOCKS: {"range": [10, 1009, 1]}, UTILIZATION: {"linspace": [0.1, 1, 500]}}},
             "axes",
