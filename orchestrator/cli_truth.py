@@ -80,8 +80,7 @@ def check(folders: tuple[Path, ...], host_from: Path | None) -> None:
         overhead = host.overhead()
         click.echo(host_line(host_from, host))
     differs = False
-    for folder in folders:
-        recorded = load_recorded(folder)
+    for recorded in [load_recorded(folder) for folder in folders]:
         steps = check_steps(recorded)
         comparison, result = end_to_end(recorded, overhead)
         click.echo("\n".join(check_lines(recorded, steps, comparison, result)))

@@ -18,7 +18,7 @@ import numpy as np
 from orchestrator.recording.folder import LAW
 from orchestrator.recording.inside.files import load_latency
 from orchestrator.recording.steps import FILE, Step, host_ns, read_steps
-from profiles.errors import InputError
+from profiles.errors import MISSING, InputError
 from profiles.recorded import RecordedRun, load_recorded_run
 from simulator.config import Point, load_point
 from simulator.core.latency import Latency
@@ -56,6 +56,12 @@ def load_recorded(folder: Path) -> Recorded:
     """Raises InputError."""
     folder = Path(folder)
     run = load_recorded_run(folder)
+    if not (folder / FILE).exists():
+        expected = (
+            "the steps that `servesweep truth record` writes; without them the folder is a truth for "
+            "sweeps (truth: {recorded: ...}) and there is nothing to check step by step"
+        )
+        raise InputError(folder, FILE, MISSING, expected)
     steps = read_steps(folder / FILE, len(run))
     if run.resolved is not None and not run.resolved.async_scheduling:
         steps = list(without_empty(steps))

@@ -146,3 +146,11 @@ def test_steps_that_miss_a_request_are_refused(tmp_path: Path) -> None:
 def test_host_times_need_a_synchronous_recording() -> None:
     with pytest.raises(InputError, match="a synchronous recording, for host times"):
         host_time(load_recorded(RECORDED / "h100-async"))
+
+
+def test_a_recording_without_steps_is_a_truth_only(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(RECORDED / "l40s", folder)
+    (folder / "steps.jsonl.gz").unlink()
+    with pytest.raises(InputError, match="steps.jsonl.gz: got nothing, .* is a truth for sweeps"):
+        load_recorded(folder)
