@@ -112,3 +112,9 @@ def test_examples_are_points(example: dict[str, Any]) -> None:
         pytest.skip("needs LLMServingSim's data in ../shared/reference/llmservingsim")
     quickstart = yaml.safe_load((POINTS / "quickstart.yaml").read_text())
     prepare(point_from_mapping(quickstart | example, POINTS, "docs/point.md"))
+
+
+def test_the_readmes_point_is_a_file() -> None:
+    (block,) = re.findall(r"^ {4}model:\n(?:^ {4}.*\n)+", (ROOT / "README.md").read_text(), re.M)
+    file = (POINTS / "rtx4090.yaml").read_text().replace("../../../shared", "../shared")
+    assert yaml.safe_load(textwrap.dedent(block)) == yaml.safe_load(file)
