@@ -26,7 +26,7 @@ MAX_INSTANCES = 1024
 
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INSTANCES)]
 Policy = Literal["round_robin", "least_loaded", "random", "prefix_aware", "custom"]
-# What an instance may have of its own; a card is a whole, the others are laid over the point's.
+# What an instance may have of its own: wholes, but for engine and overhead, which lie over the point's.
 OVERRIDES = ("card", "engine", "profile", "overhead", "links", "placement")
 
 

@@ -137,7 +137,7 @@ def _content_cache(function: Callable[..., Any]) -> Any:
             if found is None:
                 _log.warning(
                     "compiling %s for the first time in this version "
-                    "(some 10-20 s, once on this machine; kept in %s)",
+                    "(some 10-40 s, once on this machine; kept in %s)",
                     function.__name__,
                     folder,
                 )

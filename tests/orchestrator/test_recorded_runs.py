@@ -152,5 +152,5 @@ def test_a_recording_without_steps_is_a_truth_only(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(RECORDED / "l40s", folder)
     (folder / "steps.jsonl.gz").unlink()
-    with pytest.raises(InputError, match="steps.jsonl.gz: got nothing, .* is a truth for sweeps"):
+    with pytest.raises(InputError, match=r"steps.jsonl.gz: got nothing, .* is a truth for sweeps"):
         load_recorded(folder)
