@@ -9,6 +9,7 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,16 @@ def _table(data: SweepData, rows: int) -> list[str]:
     metrics = [m for m in dict.fromkeys(wanted) if m in data.metrics]
     lines = [["", "rank", *(short[a] for a in axes), blocks_title(data), *map(title, metrics)]]
     few = data.truths if len(data.truths) <= MOST_TRUTHS else {}
-    for truth in few.values():
+    labels = [truth_label(truth) for truth in few.values()]
+    if len(set(labels)) < len(labels):
+        labels = [
+            f"{Path(t.source).parent.name}/{n}" for t, n in zip(few.values(), labels, strict=True)
+        ]
+    for truth, label in zip(few.values(), labels, strict=True):
         measured = truth_metrics(truth)
         told = [number(measured.get(m)) if m in measured else "" for m in metrics]
         blocks = "" if truth.num_gpu_blocks is None else str(truth.num_gpu_blocks)
-        lines.append([f"truth {truth_label(truth)}", "", *[""] * len(axes), blocks, *told])
+        lines.append([f"truth {label}", "", *[""] * len(axes), blocks, *told])
     groups = data.ranked
     worst = groups[max(rows, len(groups) - rows) :]
     for said, some, first in (

@@ -34,6 +34,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 
 FIELD = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 CARD = "card"  # the axis whose values are names under `cards`
+REQUIRED = ("model", "engine", "workload", "profile")
 CARD_FIELDS = ("truth", *Point.model_fields)  # what may follow the card
 
 
@@ -118,6 +119,9 @@ class SweepFile(Frozen):
                     expected = "a field of a point by its dotted name: engine.max_num_seqs"
                     raise FieldError(where, axis, expected)
                 known[axis] = axis_values(given)
+                values = list(given.named.values()) if isinstance(given, Named) else known[axis]
+                if axis in REQUIRED and None in values:
+                    raise FieldError(f"{where}.{axis}", None, "a section, as a point must have one")
                 if not lengths[axis]:
                     raise FieldError(f"{where}.{axis}", given, "at least one value")
                 count *= lengths[axis] if where == "axes" else 1
@@ -138,6 +142,8 @@ class SweepFile(Frozen):
             if self.cards:
                 raise FieldError("cards", list(self.cards), "an axis `card` that names them")
             return
+        if any(isinstance(group.get(CARD), Named) for group in (self.axes, *self.zipped)):
+            raise FieldError(self.place(CARD), "named", "a list: cards have names already")
         for name in names:
             if not isinstance(name, str) or name not in self.cards:
                 cards = ", ".join(self.cards) or "none there"

@@ -15,6 +15,7 @@ from orchestrator.truth_data import TruthRequests
 from profiles.bundle import Floats, Ints
 from profiles.errors import MISSING, InputError
 
+MOST_S = 1e12
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 
 
@@ -97,16 +98,20 @@ def _integers(values: Sequence[Any], path: Path, name: str) -> Ints:
 
 
 def _seconds(values: Sequence[Any], path: Path, name: str) -> Floats:
-    """Times in seconds; every entry a finite number of at least 0."""
-    if all(type(value) is float or type(value) is int for value in values):
+    """Times in seconds; every entry a number from 0 to MOST_S."""
+    if all(type(value) is float or (type(value) is int and value < 1 << 53) for value in values):
         times = np.array(values, np.float64)
-        wrong = np.flatnonzero(~(np.isfinite(times) & (times >= 0)))
+        wrong = np.flatnonzero(~((times >= 0) & (times <= MOST_S)))
         if not len(wrong):
             return times
         index = int(wrong[0])
     else:
-        index = next(i for i, v in enumerate(values) if type(v) not in (float, int))
-    raise InputError(path, f"{name}[{index}]", values[index], "a finite time of at least 0")
+        index = next(
+            i
+            for i, v in enumerate(values)
+            if type(v) is not float and not (type(v) is int and v < 1 << 53)
+        )
+    raise InputError(path, f"{name}[{index}]", values[index], f"seconds from 0 to {MOST_S:.0e}")
 
 
 def _intervals(values: Any, path: Path, index: int) -> Floats:

@@ -17,7 +17,8 @@ DEFAULTS = {"data_parallel_size": 1}
 
 def standing_notes(prepared: Prepared, truth: Truth | None) -> list[str]:
     """What is known before a run, and stands for a point whatever run its result comes from."""
-    notes = list(prepared.notes)
+    instances = prepared.cluster.instances if prepared.cluster else (prepared,)
+    notes = list(dict.fromkeys(note for one in instances for note in one.notes))
     if truth is not None:
         engine, model = engine_as_run(prepared), prepared.point.model.name
         notes += truth.notes

@@ -24,7 +24,7 @@ from orchestrator.truth_data import HEADLINE, Truth, content_id, statistics
 from profiles.errors import MISSING, InputError, parse_model
 from profiles.foreign import Foreign, json_object, read_file
 
-Count = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=0, le=1 << 53)]
 Rate = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 # Our metric and statistic -> vLLM's.

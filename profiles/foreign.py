@@ -33,6 +33,8 @@ def json_object(content: bytes, source: str | Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InputError(source, where, error.msg, "valid JSON") from None
+    except RecursionError:
+        raise InputError(source, "file", "objects in objects", "JSON of few levels") from None
     except UnicodeDecodeError as error:
         raise InputError(source, "file", str(error), "a readable UTF-8 file") from None
     if not isinstance(data, dict):

@@ -9,6 +9,7 @@ OUT/llmservingsim/step_000012/trace.txt the same step in LLMServingSim's text fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.astra.steps import PointSteps, Step
+from profiles.errors import InputError
 from simulator.network.chakra import encoded
 from simulator.network.config import NetworkConfig
 from simulator.network.dialect import DIALECTS, Dialect
@@ -47,9 +49,12 @@ def export(
         manifest = _write(point, numbers, dialects, unfinished)
         _put(unfinished, out)
     except BaseException:
-        shutil.rmtree(unfinished)
+        shutil.rmtree(unfinished, ignore_errors=True)
         if new:
-            out.rmdir()
+            with contextlib.suppress(
+                OSError
+            ):  # interrupted while things were put into their places
+                out.rmdir()
         raise
     unfinished.rmdir()
     return manifest
@@ -92,10 +97,13 @@ def _write(
 
 def _put(unfinished: Path, out: Path) -> None:
     """Everything in its place, the manifest last: without one the folder is no export."""
+    earlier = [path for dialect in DIALECTS for path in (out / dialect).glob(STEP_FOLDERS)]
+    for path in earlier:
+        if not path.is_dir() or path.is_symlink():
+            raise InputError(path, "file", "no folder", "a folder of an earlier export, or nothing")
     (out / MANIFEST).unlink(missing_ok=True)
-    for dialect in DIALECTS:
-        for earlier in (out / dialect).glob(STEP_FOLDERS):
-            shutil.rmtree(earlier)
+    for path in earlier:
+        shutil.rmtree(path)
     for folder in [path for path in unfinished.iterdir() if path.is_dir()]:
         (out / folder.name).mkdir(exist_ok=True)
         for path in folder.iterdir():

@@ -29,6 +29,7 @@ JIT = os.environ.get("SERVESWEEP_JIT", "1") != "0"
 KEPT_VERSIONS = 8
 
 _log = logging.getLogger("servesweep")
+_not_kept: set[Path] = set()  # folders that were complained about
 
 
 @cache
@@ -143,15 +144,28 @@ def _content_cache(function: Callable[..., Any]) -> Any:
                 )
             return found
 
+        def save_overload(self, sig: Any, data: Any) -> None:
+            try:
+                super().save_overload(sig, data)
+            except OSError as error:
+                _cannot_keep(folder, error)
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _drop_old_versions(folder)
     except OSError as error:
-        _log.warning(
-            "compiled code cannot be kept in %s (%s): every process compiles", folder, error
-        )
+        _cannot_keep(folder, error)
         return None
     return ContentCache(function)
+
+
+def _cannot_keep(folder: Path, error: OSError) -> None:
+    if folder not in _not_kept:
+        _not_kept.add(folder)
+        reason = error.strerror or error
+        _log.warning(
+            "compiled code cannot be kept in %s (%s): every process compiles", folder, reason
+        )
 
 
 def _drop_old_versions(current: Path) -> None:

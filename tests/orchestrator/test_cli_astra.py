@@ -120,6 +120,18 @@ def test_an_export_takes_the_place_of_an_earlier_one(
     assert not list(out.glob(".*"))
 
 
+def test_what_is_no_earlier_export_is_left_alone(point: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export = ("astra", "export", point, "--out", out)
+    assert servesweep(*export, "--step", "0").exit_code == 0
+    (out / "upstream/step_000002").write_text("mine")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    result = servesweep(*export, "--step", "1")
+    assert result.exit_code == 2
+    assert "step_000002: file: got 'no folder', expected a folder of an earlier" in result.output
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
 def test_only_the_dialect_that_is_asked(point: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("--step", "1", "--dialect", "upstream", "--out", out)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.expand import SweepPoint
+from orchestrator.truth_notes import standing_notes
 from profiles.errors import InputError
 from simulator import load_point, simulate
 from tests.orchestrator.sweep_make import (
@@ -21,6 +22,8 @@ from tests.orchestrator.sweep_make import (
     points_of,
     write_sweep,
 )
+from tests.profiles.bundles import write_variant
+from tests.simulator.point import point_data
 
 SEQS, TOKENS = "engine.max_num_seqs", "engine.max_num_batched_tokens"
 
@@ -248,3 +251,12 @@ def test_a_point_is_what_simulate_takes(tmp_path: Path) -> None:
     alone = simulate(load_point(single))
     assert result.summary == alone.summary
     assert result.requests.equals(alone.requests)
+
+
+def test_notes_of_all_instances_stand_for_a_point(tmp_path: Path) -> None:
+    variant = write_variant(tmp_path)
+    other = {"card": {"name": "Other", "memory_gib": 1}}
+    fields = point_data(profile={"bundle": str(variant)})
+    path = write_sweep(tmp_path, base=fields, axes={"cluster": [{"instances": [{}, other]}]})
+    (point,) = points_of(path)
+    assert "the tables are of TestCard, the card is Other" in standing_notes(point.prepared, None)

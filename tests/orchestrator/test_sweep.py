@@ -150,6 +150,19 @@ AXIS = f"axes.{UTILIZATION}"
         ),
         ({"cards": {"A": {}}}, "cards", ["A"], "an axis `card`"),
         (
+            {"axes": {"card": {"named": {"A": "B"}}}, "cards": {"A": {"card": {"name": "A"}}}},
+            "axes.card",
+            "named",
+            "a list: cards have names already",
+        ),
+        ({"axes": {"engine": [None, {}]}}, "axes.engine", None, "a section, as a point must have"),
+        (
+            {"axes": {"workload": {"named": {"none": None}}}},
+            "axes.workload",
+            None,
+            "a section, as a point must have",
+        ),
+        (
             {"axes": {"card": ["A"]}, "cards": {"A": {"profile": {}}}},
             "cards.A.card",
             None,

@@ -129,10 +129,13 @@ ITLS = bench_data()["itls"]
         ({"itls": 3}, "itls: got 3, expected a list with an entry per request"),
         ({"itls": [*ITLS[:4]]}, "itls: got '4 entries', expected 5 as ttfts"),
         ({"itls": [None, *ITLS[1:]]}, r"itls\[0\]: got None, expected a list of times"),
-        ({"itls": [[0.1, -0.1], *ITLS[1:]]}, r"itls\[0\]\[1\]: got -0.1, expected a finite time"),
+        ({"itls": [[0.1, -0.1], *ITLS[1:]]}, r"itls\[0\]\[1\]: got -0.1, expected seconds from 0"),
         ({"itls": [[], *ITLS[1:]]}, r"itls\[0\]: got \[\], expected intervals between 5 tokens"),
-        ({"ttfts": [0.1, "0.2", 0.3, 0.4, 0]}, r"ttfts\[1\]: got '0.2', expected a finite time"),
-        ({"ttfts": [0.1, float("nan"), 0.3, 0.4, 0]}, r"ttfts\[1\]: got nan, expected a finite"),
+        ({"ttfts": [0.1, "0.2", 0.3, 0.4, 0]}, r"ttfts\[1\]: got '0.2', expected seconds from 0"),
+        (
+            {"ttfts": [0.1, float("nan"), 0.3, 0.4, 0]},
+            r"ttfts\[1\]: got nan, expected seconds from 0",
+        ),
         ({"ttfts": [0.1, 0.0, 0.3, 0.4, 0]}, "completed: got 4, expected the 3 entries"),
         ({"ttfts": [0.1, 0.2, 0.3, 0.8, 0]}, "mean_ttft_ms: got 250.0, expected 350, as its req"),
         ({"output_lens": [5, 11, 1, 3.0, 0]}, r"output_lens\[3\]: got 3.0, expected a number of"),
@@ -141,8 +144,8 @@ ITLS = bench_data()["itls"]
             {"mean_ttft_ms": LEFT_OUT, "avg_ttft_ms": 250.0},
             "mean_ttft_ms: got nothing, expected a value, as there is median_ttft_ms",
         ),
-        ({"median_tpot_ms": float("inf")}, "median_tpot_ms: got inf, expected a finite time"),
-        ({"median_tpot_ms": None}, "median_tpot_ms: got None, expected a finite time"),
+        ({"median_tpot_ms": float("inf")}, "median_tpot_ms: got inf, expected a finite"),
+        ({"median_tpot_ms": None}, "median_tpot_ms: got None, expected a finite"),
     ],
 )
 def test_wrong_results(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -199,3 +202,23 @@ def test_its_own_requests_match_also_where_one_failed(tmp_path: Path) -> None:
     found = compare(simulate(point), truth).requests
     assert found is not None
     assert (found.matched, found.matched_by, found.unmatched_truth) == (4, "id", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"ttfts": [10**400, 0.1, 0.1, 0.1, 0.0]}, r"ttfts\[0\]"),
+        ({"start_times": [1.0, 2.0, 1e308, 3.0, 4.0]}, r"start_times\[2\]"),
+        ({"total_input_tokens": 10**400}, "total_input_tokens"),
+    ],
+)
+def test_numbers_beyond_all_bounds(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        load(tmp_path, changes)
+
+
+def test_json_of_endless_levels(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    with pytest.raises(InputError, match="expected JSON of few levels"):
+        load_truth(TruthConfig(vllm_bench=path), tmp_path)

@@ -60,7 +60,8 @@ def test_a_configuration_survives_json() -> None:
     [
         (
             {},
-            "WorkloadConfig: got {}, expected exactly one of jsonl, csv, mooncake, vllm_bench, manifest, generate",
+            "WorkloadConfig: got {}, expected exactly one of jsonl, csv, mooncake, vllm_bench, "
+            "manifest, generate",
         ),
         ({"jsonl": "a", "csv": "b"}, "WorkloadConfig: got .*, expected exactly one of jsonl, csv"),
         ({"jsonl": 7}, "jsonl: got 7, expected"),
