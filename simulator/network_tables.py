@@ -73,8 +73,13 @@ def shared_experts(
     if bundle.moe is None:
         expected = "false, or tables with moe.csv: experts measured over tokens and experts awake"
         raise InputError(source, "engine.enable_expert_parallel", True, expected)
-    tokens = np.arange(replicas * point.engine.max_num_batched_tokens + 1, dtype=np.int64)
-    return tuple(expert_block_ns(bundle.moe, routing, tokens).tolist())
+    return _experts_by_tokens(bundle, routing, replicas * point.engine.max_num_batched_tokens)
+
+
+@lru_cache(maxsize=16)
+def _experts_by_tokens(bundle: Bundle, routing: Routing, most: int) -> tuple[int, ...]:
+    assert bundle.moe is not None
+    return tuple(expert_block_ns(bundle.moe, routing, np.arange(most + 1, dtype=np.int64)).tolist())
 
 
 def expert_exchange(point: Point, replicas: int, source: str | Path) -> tuple[int, ...]:

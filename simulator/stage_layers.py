@@ -28,21 +28,16 @@ EXPERTS = "moe"
 
 
 class StageLayers(StepLayers):
-    """Steps of one profile over stages of `blocks` transformer blocks each.
-
-    `experts_ns`: by tokens of all replicas, a block's experts that they share; empty where the tables
-    hold the experts of one replica.
-    """
+    """Steps of one profile over stages of `blocks` transformer blocks each."""
 
     def __init__(
         self,
         bundle: Bundle | None,
         latency: Latency,
         blocks: Sequence[int],
-        experts_ns: Sequence[int] = (),
     ) -> None:
         super().__init__(bundle, latency, sum(blocks))
-        self.blocks, self.experts_ns = tuple(blocks), experts_ns
+        self.blocks = tuple(blocks)
 
     @property
     def first_blocks(self) -> tuple[int, ...]:
@@ -91,8 +86,8 @@ class StageLayers(StepLayers):
     def _ns_of(self, name: str, size: StepSize, attention: int, expert_tokens: int) -> int:
         if name == ATTENTION:
             return attention
-        if name == EXPERTS and self.experts_ns:
-            return self.experts_ns[expert_tokens]
+        if name == EXPERTS and len(self.latency.expert_ns) > 1:  # shared with other replicas
+            return int(self.latency.expert_ns[expert_tokens])
         return self._ns(name, size)
 
     def _attention_ns(self, size: StepSize) -> int:

@@ -51,9 +51,8 @@ def export(
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         if new:
-            with contextlib.suppress(
-                OSError
-            ):  # interrupted while things were put into their places
+            # Not empty if it was interrupted while things were put into their places.
+            with contextlib.suppress(OSError):
                 out.rmdir()
         raise
     unfinished.rmdir()

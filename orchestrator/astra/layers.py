@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from profiles.routing import expert_block_ns
 from simulator.cluster.group import common_mode_ns, run_tokens
 from simulator.core.latency import Latency
 from simulator.network_tables import stages_of
-from simulator.profile_tables import load_tables, routing_of
 from simulator.simulation import Prepared, point_bundle
 from simulator.stage_layers import StageLayers
 from simulator.step_layers import LayerTime, StepLayers, StepSize
@@ -49,11 +45,4 @@ def split_of(members: Sequence[Prepared], path: Path) -> Split:
     if replicas == point.engine.pipeline_parallel_size == 1:
         return Split(StepLayers(bundle, latency, point.model.num_hidden_layers), latency)
     blocks = stages_of(point, path).layers or (point.model.num_hidden_layers,)
-    experts: tuple[int, ...] = ()
-    routing = routing_of(point, path, replicas)
-    if replicas > 1 and routing is not None:
-        table = load_tables(point, path).moe
-        assert table is not None  # preparing the group demands it
-        tokens = np.arange(replicas * point.engine.max_num_batched_tokens + 1, dtype=np.int64)
-        experts = tuple(expert_block_ns(table, routing, tokens).tolist())
-    return Split(StageLayers(bundle, latency, blocks, experts), latency)
+    return Split(StageLayers(bundle, latency, blocks), latency)

@@ -52,19 +52,7 @@ def cache_root() -> Path:
 
 def compiled(function: F) -> F:
     """Compile `function` into whatever compiled code calls it; Python cannot call it then."""
-    if not JIT:
-        return function
-    import numba
-
-    options = {
-        "_nrt": False,
-        "forceinline": True,
-        "error_model": "numpy",
-        # Only compiled code calls it: the wrappers would double the time of the first compile.
-        "no_cpython_wrapper": True,
-        "no_cfunc_wrapper": True,
-    }
-    return numba.njit(**options)(function)
+    return _called_by_compiled(function, forceinline=True)
 
 
 def compiled_apart(function: F) -> F:
@@ -72,13 +60,19 @@ def compiled_apart(function: F) -> F:
 
     What the core inlines shares its registers and cache lines; a call costs a few ns.
     """
+    return _called_by_compiled(function, forceinline=False)
+
+
+def _called_by_compiled(function: F, *, forceinline: bool) -> F:
     if not JIT:
         return function
     import numba
 
     options = {
         "_nrt": False,
+        "forceinline": forceinline,
         "error_model": "numpy",
+        # Only compiled code calls it: the wrappers would double the time of the first compile.
         "no_cpython_wrapper": True,
         "no_cfunc_wrapper": True,
     }

@@ -27,9 +27,8 @@ def remote_tokens(kv: KVCache, storage: Storage, r: int, num_hit_blocks: int) ->
     if storage.transfers[r].prefill_instance == NONE:
         return 0
     num_tokens = kv.infos[r].num_prompt_tokens
-    if storage.connection[
-        0
-    ].by_layer:  # the last one is computed again where nobody sampled from it
+    # Sent ones are there at once, so the last is computed again where nobody sampled from it.
+    if storage.connection[0].by_layer:
         num_tokens = min(num_tokens, kv.requests[r].num_tokens - 1)
     return max(0, num_tokens - num_hit_blocks * kv.pool[0].block_size)
 

@@ -176,6 +176,23 @@ def step_ns(
 
 
 @compiled
+def batch_attention_ns(latency: Latency, outside: Any, batch: Any, num_tokens: int) -> int:
+    """Attention of one block of a batch whose dense layers run `num_tokens`; lookups are noted."""
+    note(outside[DENSE_TOKENS], latency.padded_tokens[num_tokens])
+    note(outside[PER_SEQUENCE_SEQUENCES], batch.num_requests)
+    return attention_ns(
+        latency,
+        outside,
+        batch.prefill_chunk,
+        batch.kv_prefill,
+        batch.num_decodes,
+        batch.kv_decode_sum,
+        batch.kv_decode_max,
+        batch.kv_decode_min,
+    )
+
+
+@compiled
 def linear_ns(params: Any, num_tokens: int, num_seqs: int, kv_tokens: int) -> int:
     """A step without tables; `kv_tokens` is what the batch's requests hold after it."""
     return (

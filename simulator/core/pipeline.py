@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from simulator.core.jit import compiled
 from simulator.core.latency import (
-    DENSE_TOKENS,
     LINEAR_LAW,
-    PER_SEQUENCE_SEQUENCES,
-    attention_ns,
+    batch_attention_ns,
     linear_ns,
     mode_ns,
-    note,
 )
 from simulator.core.placement import kv_transfer_ns, longer_attention_ns, stage_ns
 from simulator.core.state import Engine, Record
@@ -41,18 +38,7 @@ def run_through(
         kv_tokens = batch.kv_prefill + batch.prefill_chunk + batch.kv_decode_sum + batch.num_decodes
         whole = linear_ns(params, num_tokens, batch.num_requests, kv_tokens)
     else:
-        note(engine.outside[DENSE_TOKENS], latency.padded_tokens[num_tokens])
-        note(engine.outside[PER_SEQUENCE_SEQUENCES], batch.num_requests)
-        attention = attention_ns(
-            latency,
-            engine.outside,
-            batch.prefill_chunk,
-            batch.kv_prefill,
-            batch.num_decodes,
-            batch.kv_decode_sum,
-            batch.kv_decode_max,
-            batch.kv_decode_min,
-        )
+        attention = batch_attention_ns(latency, engine.outside, batch, num_tokens)
     transfer = kv_transfer_ns(latency, batch)
     if transfer > 0:
         attention = longer_attention_ns(engine, attention, transfer, params.num_layers)

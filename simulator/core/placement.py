@@ -21,14 +21,11 @@ from __future__ import annotations
 
 from simulator.core.jit import compiled, compiled_apart
 from simulator.core.latency import (
-    DENSE_TOKENS,
     LINEAR_LAW,
-    PER_SEQUENCE_SEQUENCES,
     Latency,
-    attention_ns,
+    batch_attention_ns,
     linear_ns,
     mode_ns,
-    note,
 )
 from simulator.core.state import Engine, Record
 
@@ -51,18 +48,7 @@ def placed_step_ns(engine: Engine, batch: Record, num_tokens: int) -> int:
         ns = linear_ns(params, num_tokens, batch.num_requests, kv_tokens)
         ns += longer_attention_ns(engine, 0, transfer, params.num_layers) * params.num_layers
     else:
-        note(engine.outside[DENSE_TOKENS], latency.padded_tokens[num_tokens])
-        note(engine.outside[PER_SEQUENCE_SEQUENCES], batch.num_requests)
-        measured = attention_ns(
-            latency,
-            engine.outside,
-            batch.prefill_chunk,
-            batch.kv_prefill,
-            batch.num_decodes,
-            batch.kv_decode_sum,
-            batch.kv_decode_max,
-            batch.kv_decode_min,
-        )
+        measured = batch_attention_ns(latency, engine.outside, batch, num_tokens)
         attention = longer_attention_ns(engine, measured, transfer, params.num_layers)
         if params.num_reads > 0:
             ns = stage_ns(engine, 0, num_tokens, batch.num_requests, attention, transfer)
