@@ -5,10 +5,8 @@ Equal inputs give byte-identical files: nothing here depends on time, host or or
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from profiles.whole import write_whole
 from simulator.core import state
 from simulator.core.state import Engine
 from simulator.progress import SimulationError
@@ -57,19 +56,6 @@ class Result:
         path = folder / "summary.json"
         write_whole(path, lambda p: p.write_text(text, encoding="utf-8"))
         return [*written, path]
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(unfinished)
-        unfinished.replace(path)
-    except OSError as error:
-        if error.filename is None:  # pyarrow's do not say
-            raise OSError(error.errno or errno.EIO, str(error), str(path)) from error
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def requests_table(

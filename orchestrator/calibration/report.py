@@ -19,7 +19,7 @@ from orchestrator.store import SweepStore
 from orchestrator.tracked import git_commit
 from profiles.calibrated import CalibratedCard, Estimate
 from profiles.errors import InputError
-from simulator.result import write_whole
+from profiles.whole import check_file, write_whole
 from simulator.summary import servesweep_version
 
 OBJECTIVES = {
@@ -84,6 +84,7 @@ def check_writable(path: Path) -> None:
     """Before a study of hours whose card is to be written there. Raises InputError."""
     probe = path.with_name(f".{path.name}.{os.getpid()}")  # as write_whole does
     try:
+        check_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()

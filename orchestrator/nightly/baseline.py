@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from orchestrator.nightly.measure import KEPT_COLUMNS, Measured
 from profiles.errors import MISSING, InputError, parse_model
+from profiles.whole import write_whole
 from simulator.config import Frozen
-from simulator.result import write_whole
 
 FILE = "baseline.json"
 WHOLE = "a baseline, as `servesweep nightly --accept` writes it"

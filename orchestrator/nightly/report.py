@@ -13,7 +13,7 @@ from orchestrator.nightly.baseline import Baseline
 from orchestrator.nightly.detector import Finding, Judgement
 from orchestrator.nightly.measure import Measured
 from orchestrator.nightly.suite import Suite
-from simulator.result import write_whole
+from profiles.whole import write_whole
 
 MEAN_ABS = "err_pct/mean_abs"
 HEADLINES = {

@@ -53,7 +53,7 @@ from orchestrator.tracked import git_commit
 from orchestrator.tracking import Tracker, TrackingReport
 from orchestrator.worker import Limits
 from profiles.errors import InputError
-from simulator.result import write_whole
+from profiles.whole import write_whole
 from simulator.summary import servesweep_version
 
 MEASURED, JUDGEMENT = "measured.json", "judgement.json"

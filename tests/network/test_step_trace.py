@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import InputError
-from profiles.model import ModelConfig
 from simulator.network.cost import collective_ns
 from simulator.network.rank_trace import rows_trace
 from simulator.network.replay import replay
@@ -14,20 +13,8 @@ from simulator.network.text_trace import text_trace
 from simulator.network.trace import Collective, Compute, MemoryAccess
 from simulator.step_layers import LayerTime, StepSize
 from tests.network.make import make_network
+from tests.profiles.models import LLAMA_8B
 
-LLAMA_8B = ModelConfig(
-    name="meta-llama/Llama-3.1-8B",
-    model_type="llama",
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    vocab_size=128256,
-    torch_dtype="bfloat16",
-    max_position_embeddings=131072,
-)
 SIZE = StepSize(
     step=7,
     num_tokens=10,

@@ -13,8 +13,8 @@ from orchestrator.truth import load_truth
 from orchestrator.truth_config import SiliconRow, TruthConfig
 from orchestrator.truth_silicon import can_be_a_loop, measured_rows
 from profiles.errors import InputError
-from profiles.model import ModelConfig
 from tests.orchestrator.sweep_make import BLOCKS, TRUTH, points_of, rows, run_sweep, write_sweep
+from tests.profiles.models import LLAMA_8B
 
 pytest.importorskip("aiconfigurator_core", reason="aiconfigurator-core is not installed")
 
@@ -28,19 +28,7 @@ ROW: dict[str, Any] = {
     "osl": 1024,
     "concurrency": 16,
 }
-LLAMA_8B = ModelConfig(
-    name="nvidia/Llama-3.1-8B-Instruct-FP8",
-    model_type="llama",
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    vocab_size=128256,
-    torch_dtype="bfloat16",
-    max_position_embeddings=131072,
-)
+NVIDIA_8B = LLAMA_8B.model_copy(update={"name": "nvidia/Llama-3.1-8B-Instruct-FP8"})
 
 
 def test_a_row_as_a_truth() -> None:
@@ -137,8 +125,8 @@ def test_rows_that_cannot_be_a_closed_loop() -> None:
         if (row := one.row)
         and (row.model, row.tensor_parallel_size, row.isl, row.osl, row.concurrency) == wanted
     )
-    assert not can_be_a_loop(one, LLAMA_8B)
-    assert can_be_a_loop(replace(one, tpot_ms=2 * one.tpot_ms), LLAMA_8B)
+    assert not can_be_a_loop(one, NVIDIA_8B)
+    assert can_be_a_loop(replace(one, tpot_ms=2 * one.tpot_ms), NVIDIA_8B)
 
 
 def test_axes_of_the_truth(tmp_path: Path) -> None:
