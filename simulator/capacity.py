@@ -106,9 +106,10 @@ def _too_small(
 def _on_rank(
     model: ModelConfig, card: Card, engine: EngineConfig, shard: Shard, moved: Elsewhere
 ) -> Capacity:
-    kv_dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
     first, end = shard.layers or (0, model.num_hidden_layers)
-    token_bytes = model.kv_bytes_per_token(kv_dtype, shard.tensor_parallel, end - first)
+    token_bytes = model.kv_bytes_per_token(
+        engine.stored_kv_dtype, shard.tensor_parallel, end - first
+    )
     block_bytes = engine.block_size * token_bytes
     weight_bytes = model.weight_bytes(engine.dtype, shard, engine.quantization)
     weight_bytes += moved.buffer_bytes - moved.num_bytes

@@ -88,6 +88,11 @@ class EngineConfig(Frozen):
         return self.engine == "infinilm"
 
     @property
+    def stored_kv_dtype(self) -> str:
+        """Of the KV cache; auto: the model's own."""
+        return self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+
+    @property
     def keeps_null_block(self) -> bool:
         return self.null_block and not self.is_infinilm
 

@@ -13,7 +13,7 @@ from simulator.core import latency as core
 from simulator.core.latency import Latency
 from simulator.placement.config import DEVICE
 from simulator.placement.links import Links
-from simulator.placement.weights import BEFORE, LayerWeights
+from simulator.placement.weights import BEFORE, LayerWeights, stage_order
 from simulator.step_layers import one_layer_ns
 from simulator.step_tables import frozen
 
@@ -51,7 +51,7 @@ def prefetched(
     """`held`: of every stage the layers with weights, in the order they run."""
     runs, starts, first = Runs(bundle), [0], 0
     for layers, count in zip(held, latency.stage_layers.tolist(), strict=True):
-        order = _order(bundle, first, first + count, num_layers)
+        order = stage_order(bundle.architecture, first, first + count, num_layers)
         if links.placement.offload_prefetch_step is None:
             _each_for_itself(runs, order, layers, links)
         else:
@@ -71,16 +71,6 @@ def prefetched(
             layers_by_sequences=_times(runs.by_sequences, bundle.per_sequence, sequences),
         )
     )
-
-
-def _order(bundle: Bundle, first: int, end: int, num_layers: int) -> list[Layer]:
-    """What a stage runs."""
-    parts = bundle.architecture
-    block = (*parts.pre_attn, *parts.post_attn, *parts.mlp_dense, *parts.mlp_moe)
-    order = [(i, name) for i in range(first, end) for name in block]
-    if first == 0:
-        order = [*((BEFORE, name) for name in parts.prologue), *order]
-    return [*order, *((end, name) for name in parts.head)] if end == num_layers else order
 
 
 def _each_for_itself(

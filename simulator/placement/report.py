@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.config import EngineConfig, Point
+from simulator.config import Point
 from simulator.core.state import Engine
 from simulator.parallel import shards
 from simulator.placement.config import DEVICE, Placement
@@ -107,10 +107,8 @@ def added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def kv_token_bytes(point: Point) -> int:
-    engine: EngineConfig = point.engine
-    dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-    ranks = engine.tensor_parallel_size
-    return ranks * point.model.kv_bytes_per_token(dtype, ranks)
+    ranks = point.engine.tensor_parallel_size
+    return ranks * point.model.kv_bytes_per_token(point.engine.stored_kv_dtype, ranks)
 
 
 def _elsewhere(stages: Iterable[Iterable[LayerWeights]]) -> list[LayerWeights]:

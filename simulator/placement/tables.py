@@ -91,8 +91,7 @@ def _with_kv(latency: Latency, point: Point, placement: Placement) -> Latency:
     if placement.kv_cache != DEVICE:
         memory, engine = placement.memories[placement.kv_cache], point.engine
         ranks = engine.tensor_parallel_size
-        dtype = engine.dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
-        token_bytes = point.model.kv_bytes_per_token(dtype, ranks, 1)
+        token_bytes = point.model.kv_bytes_per_token(engine.stored_kv_dtype, ranks, 1)
         params.kv_memory = names.index(placement.kv_cache)
         params.kv_latency_ns = memory.latency_ns
         params.kv_token_bytes = token_bytes * (ranks if memory.link == "shared" else 1)

@@ -67,6 +67,18 @@ def placed_stages(
     return placed
 
 
+def stage_order(
+    architecture: Architecture, first: int, end: int, num_layers: int
+) -> list[tuple[int, str]]:
+    """(block, layer) that a stage of the blocks from `first` to before `end` runs, in order."""
+    parts = architecture
+    block = (*parts.pre_attn, *parts.post_attn, *parts.mlp_dense, *parts.mlp_moe)
+    order = [(i, layer) for i in range(first, end) for layer in block]
+    if first == 0:
+        order = [*((BEFORE, layer) for layer in parts.prologue), *order]
+    return [*order, *((end, layer) for layer in parts.head)] if end == num_layers else order
+
+
 def _stage(
     model: ModelConfig,
     architecture: Architecture,
@@ -77,18 +89,7 @@ def _stage(
 ) -> Iterator[LayerWeights]:
     end_of_all = model.num_hidden_layers
     first, end = shard.layers or (0, end_of_all)
-    block = (
-        *architecture.pre_attn,
-        *architecture.post_attn,
-        *architecture.mlp_dense,
-        *architecture.mlp_moe,
-    )
-    order = [(i, layer) for i in range(first, end) for layer in block]
-    if first == 0:
-        order = [*((BEFORE, layer) for layer in architecture.prologue), *order]
-    if end == end_of_all:
-        order += [(end_of_all, layer) for layer in architecture.head]
-    for i, layer in order:
+    for i, layer in stage_order(architecture, first, end, end_of_all):
         size = layer_weight_bytes(model, layer, i, shard, dtype, quantization)
         tied = layer == "lm_head" and model.tie_word_embeddings and num_stages == 1
         if size:
